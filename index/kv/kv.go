@@ -1,0 +1,104 @@
+// Package kv is the transactional store under the index: one interface, and
+// its engines. It knows tables of records and nothing of files.
+//
+// A record has a Key: table, partition and sort key. Partitions are scanned in
+// the byte order of their sort keys. A commit is a function that reads and
+// writes through a Tx; it is applied whole or not at all, and in the same step
+// it is appended to one ordered log of changes.
+package kv
+
+import (
+	"context"
+	"errors"
+)
+
+// Key names a record: table, partition (most often an inode) and sort key.
+// S == "" is the partition's own record.
+type Key struct {
+	T byte
+	P uint64
+	S string
+}
+
+// KV is one record of a scanned partition. V belongs to the caller.
+type KV struct {
+	S string
+	V []byte
+}
+
+// Pos is a place in the log. Epoch names the incarnation of the store: it
+// changes when a store is made anew or restored. Seq is the number of a commit
+// in it, from 1 without gaps; 0 stands before the first.
+type Pos struct {
+	Epoch uint64
+	Seq   uint64
+}
+
+// Change is one commit of the log. Redo is the commit's writes as images of
+// what the records are after it (counters included), so that applying changes
+// again, in order, is harmless. Decode it with DecodeRedo.
+type Change struct {
+	Pos  Pos
+	Redo []byte
+}
+
+// ErrGap: the log no longer holds the position asked for.
+var ErrGap = errors.New("log position is gone")
+
+// Reader reads one consistent state of the store.
+type Reader interface {
+	// Get returns the record's value, or nil when there is none. The value
+	// belongs to the caller.
+	Get(k Key) ([]byte, error)
+	// Counter returns the value of a record written by Add and Max; 0 when
+	// there is none.
+	Counter(k Key) (int64, error)
+	// Scan returns up to n records of a partition in order of their sort
+	// keys, those after the given one ("" starts at the first record whose
+	// sort key is not empty).
+	Scan(t byte, p uint64, after string, n int) ([]KV, error)
+}
+
+// Tx is the view and the write set of one commit. It reads its own writes.
+// The function that is given it must not keep it, and must check before it
+// writes: when it returns an error, no write of it is applied.
+type Tx interface {
+	Reader
+	// Guard makes the commit fail over and run again if anybody changed
+	// partition p of table t meanwhile (for rmdir: it is empty).
+	Guard(t byte, p uint64)
+	// Set writes a record. v is not retained.
+	Set(k Key, v []byte)
+	// Del removes a record; removing what is absent is nothing.
+	Del(k Key)
+	// Add adds d to a counter record. It reads nothing, so it conflicts
+	// with nobody.
+	Add(k Key, d int64)
+	// Max raises a counter record to v. It conflicts with nobody.
+	Max(k Key, v int64)
+}
+
+// Store is a transactional store with an ordered log. It is safe for use by
+// many goroutines.
+type Store interface {
+	// Update runs fn and commits its writes, once. fn may run several times
+	// and must have no effect but through its Tx. When Update returns nil
+	// the commit survives the death of this process; Sync says when it
+	// survives a power cut. fn's error is returned as it is.
+	Update(ctx context.Context, fn func(Tx) error) (Pos, error)
+	// View runs fn on one consistent state that holds at least min.
+	View(ctx context.Context, min Pos, fn func(Reader) error) error
+	// Head is the position of the newest commit.
+	Head(ctx context.Context) (Pos, error)
+	// Sync returns when all commits so far survive a power cut.
+	Sync(ctx context.Context) error
+	// Changes calls fn with the commits after from, in order and in batches,
+	// up to the head at the time of the call. ErrGap when some were trimmed.
+	Changes(ctx context.Context, from Pos, fn func([]Change) error) error
+	// Trim drops the log up to and with upto.
+	Trim(ctx context.Context, upto Pos) error
+	// Session is this client's number in the store, never given twice.
+	Session() uint64
+	// Close commits what is pending, durably, and releases the store.
+	Close() error
+}
