@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -360,4 +363,29 @@ func TestSameContentTwiceLooksDifferent(t *testing.T) {
 			t.Error("equal chunks have equal frames: a nonce was used twice")
 		}
 	}
+}
+
+// sourceText returns n bytes of Go source, this package's own, repeated only as
+// far as needed.
+func sourceText(t testing.TB, n int) []byte {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no source here: %v", err)
+	}
+	root := filepath.Join(runtime.GOROOT(), "src", "net", "http")
+	if more, _ := filepath.Glob(filepath.Join(root, "*.go")); len(more) > 0 {
+		files = more
+	}
+	var all []byte
+	for len(all) < n {
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, b...)
+		}
+	}
+	return all[:n]
 }
