@@ -95,8 +95,25 @@ func loadConfig(path string, environ []string) (*config, error) {
 	if err := c.applyEnv(environ); err != nil {
 		return nil, err
 	}
+	if err := c.readPublicKey(); err != nil {
+		return nil, err
+	}
 	c.setDefaults()
 	return c, nil
+}
+
+// readPublicKey replaces the name of a file by the PEM text in it.
+func (c *config) readPublicKey() error {
+	key := &c.Telegram.PublicKey
+	if *key == "" || strings.Contains(*key, "-----BEGIN") {
+		return nil
+	}
+	text, err := os.ReadFile(c.besideConfig(*key))
+	if err != nil {
+		return tgfs.Inputf("config %s: telegram.public_key: %v", c.path, err)
+	}
+	*key = string(text)
+	return nil
 }
 
 // configPath makes the path absolute: a mount in the background leaves the
@@ -143,8 +160,8 @@ func (c *config) setDefaults() {
 		}
 	}
 	orDuration := func(p *duration, v time.Duration) {
-		if *p == 0 {
-			*p = duration(v)
+		if p.Duration == 0 {
+			p.Duration = v
 		}
 	}
 	orSize(&c.Cache.Memory, 128<<20)
@@ -190,6 +207,11 @@ func (c *config) validate() error {
 			return bad("telegram.bots: numbers %d and %d are the same bot %s: list each once", first, i+1, id)
 		}
 		seen[id] = i + 1
+	}
+	for _, s := range c.settings() {
+		if n, ok := s.value.Interface().(size); ok && n < 0 {
+			return bad("%s is less than nothing", s.key)
+		}
 	}
 	if c.Mount.Durability != "local" && c.Mount.Durability != "remote" {
 		return bad("mount.durability is %q: it must be \"local\" or \"remote\"", c.Mount.Durability)

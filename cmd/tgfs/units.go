@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// size is a number of bytes, written like "10GiB".
+// size is a number of bytes, written like "10GiB"; a bare number in the config
+// is bytes.
 type size int64
 
 // units in the order in which their suffixes must be tried.
@@ -30,7 +31,7 @@ func (s *size) UnmarshalText(b []byte) error {
 			continue
 		}
 		n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-		if err != nil || n < 0 || n*float64(u.n) > math.MaxInt64/2 {
+		if err != nil || !(n >= 0) || n*float64(u.n) > math.MaxInt64/2 {
 			break
 		}
 		*s = size(n * float64(u.n))
@@ -39,8 +40,9 @@ func (s *size) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%q is no size: write it like \"512MiB\" or \"10GiB\"", text)
 }
 
-// duration is a time span, written like "2s".
-type duration time.Duration
+// duration is a time span, written like "2s". It is a struct so that a bare
+// number in the config is refused: seconds or nanoseconds?
+type duration struct{ time.Duration }
 
 // UnmarshalText reads what time.ParseDuration reads, if it is positive.
 func (d *duration) UnmarshalText(b []byte) error {
@@ -48,6 +50,6 @@ func (d *duration) UnmarshalText(b []byte) error {
 	if err != nil || v <= 0 {
 		return fmt.Errorf("%q is no time span: write it like \"500ms\", \"2s\" or \"1m\"", b)
 	}
-	*d = duration(v)
+	d.Duration = v
 	return nil
 }

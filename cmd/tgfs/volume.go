@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"tgfs"
+	"tgfs/botpool"
+	"tgfs/cache"
+	"tgfs/index"
+	"tgfs/index/kv/bolt"
+	"tgfs/store"
+	"tgfs/store/pack"
+)
+
+// volume is an open volume: all its parts, in the order in which they were
+// opened. close takes them down the other way.
+type volume struct {
+	paths paths
+	log   *slog.Logger
+	lock  *os.File
+	index *index.Index
+	info  index.Volume
+	pool  *botpool.Pool
+	store *store.Store
+	start time.Time
+}
+
+// openVolume opens the parts of a volume that dir is to show, the quick and
+// local ones first, so that a mistake is told before Telegram is asked.
+func openVolume(ctx context.Context, c *config, p paths, dir string, log *slog.Logger) (v *volume, err error) {
+	v = &volume{paths: p, log: log, start: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.close(ctx))
+		}
+	}()
+	secret, err := c.secret()
+	if err != nil {
+		return v, err
+	}
+	if there, err := exists(p.Index); err != nil {
+		return v, err
+	} else if !there {
+		return v, tgfs.Inputf("no volume here: there is no index at %s: run tgfs init --config %s", p.Index, shellQuote(c.path))
+	}
+	if v.lock, err = lockState(p, dir); err != nil {
+		return v, err
+	}
+
+	// The index tells of purged inodes before there is a store; those it purges
+	// while it opens have nothing staged that a replay would not drop itself.
+	var st atomic.Pointer[store.Store]
+	db, err := bolt.Open(p.Index, bolt.Config{})
+	if err != nil {
+		return v, err
+	}
+	v.index, err = index.Open(ctx, db, index.Config{Purged: func(ino tgfs.Ino) {
+		if s := st.Load(); s != nil {
+			s.Purged(ino)
+		}
+	}})
+	if err != nil {
+		return v, errors.Join(err, db.Close())
+	}
+	if v.info, err = v.index.Volume(ctx); err != nil {
+		return v, err
+	}
+	header, err := pack.DecodeVolumeHeader(v.info.Header)
+	if err != nil {
+		return v, err
+	}
+	key, err := header.Unlock(secret)
+	if err != nil {
+		return v, err
+	}
+
+	if v.pool, err = botpool.Open(ctx, c.poolConfig(p, log)); err != nil {
+		return v, err
+	}
+	v.store, err = store.Open(ctx, store.Config{
+		Dir:         p.Stage,
+		Volume:      v.info.ID,
+		Key:         key,
+		Index:       v.index,
+		Remote:      v.pool,
+		Cache:       cache.Config{Dir: p.Cache, MemoryBytes: int64(c.Cache.Memory), DiskBytes: int64(*c.Cache.Disk), Log: log},
+		Log:         log,
+		Quiet:       c.Stage.Quiet.Duration,
+		MaxAge:      c.Stage.MaxAge.Duration,
+		MaxStaged:   int64(c.Stage.Size),
+		RemoteClose: c.Mount.Durability == "remote",
+		LocalSync:   c.Mount.Fsync == "local",
+	})
+	if err != nil {
+		return v, err
+	}
+	st.Store(v.store)
+	return v, nil
+}
+
+// poolConfig is what the bots need.
+func (c *config) poolConfig(p paths, log *slog.Logger) botpool.Config {
+	t := &c.Telegram
+	return botpool.Config{
+		AppID:          t.APIID,
+		AppHash:        t.APIHash,
+		Tokens:         t.Bots,
+		Channel:        bareChannel(t.Channel),
+		DC:             t.DC,
+		Addr:           t.Address,
+		PublicKey:      t.PublicKey,
+		Dir:            p.Bots,
+		PostsPerMinute: t.PostsPerMinute,
+		Log:            log,
+	}
+}
+
+// close ends all parts that are open. The store uploads until ctx ends; what
+// is then still staged stays for the next mount, which is no error.
+func (v *volume) close(ctx context.Context) error {
+	var errs []error
+	if v.store != nil {
+		err := v.store.Close(ctx)
+		if left := v.store.Status().Staged; left > 0 {
+			v.log.Info("left in the stage for the next mount", "bytes", left)
+			err = nil
+		}
+		errs = append(errs, err)
+	}
+	if v.index != nil {
+		errs = append(errs, v.index.Close())
+	}
+	if v.pool != nil {
+		errs = append(errs, v.pool.Close())
+	}
+	if v.lock != nil {
+		errs = append(errs, v.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// sync returns when all that was closed is in Telegram, and the index that
+// says so is durable.
+func (v *volume) sync(ctx context.Context) error {
+	if err := v.store.Sync(ctx); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	if err := v.index.Sync(ctx); err != nil {
+		return fmt.Errorf("index: %w", err)
+	}
+	return nil
+}
+
+// ensurePinned pins the volume's header if nothing is pinned: an init that was
+// cut short, or a slip of an administrator. Recovery starts at the pinned message.
+func (v *volume) ensurePinned(ctx context.Context) {
+	_, _, err := v.pool.Pinned(ctx)
+	if err == nil {
+		return
+	}
+	if errors.Is(err, tgfs.ErrGone) {
+		err = v.pool.Pin(ctx, v.info.HeaderRef)
+	}
+	if err != nil {
+		v.log.Warn("volume header is not pinned", "err", err)
+	}
+}
