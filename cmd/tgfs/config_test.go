@@ -64,7 +64,7 @@ func TestConfigMistakes(t *testing.T) {
 		{name: "size", text: goodConfig + "[cache]\nmemory = \"much\"\n", want: []string{"line 8", "cache.memory", "much", "GiB"}},
 		{name: "size below nothing", text: goodConfig + "[cache]\nmemory = -5\n", want: []string{"cache.memory"}},
 		{name: "duration", text: goodConfig + "[stage]\nquiet = \"2\"\n", want: []string{"stage.quiet", "2s"}},
-		{name: "duration as number", text: goodConfig + "[stage]\nquiet = 5\n", want: []string{"line 8", "stage.quiet"}},
+		{name: "duration as number", text: goodConfig + "[stage]\nquiet = 5\n", want: []string{"no time span", "2s"}},
 		{name: "no api_id", text: "[telegram]\n", want: []string{"telegram.api_id"}},
 		{name: "no bots", text: strings.Replace(goodConfig, `"111:AAA", "222:BBB"`, "", 1), want: []string{"telegram.bots"}},
 		{name: "not a token", text: strings.Replace(goodConfig, "222:BBB", "hunter2", 1), want: []string{"number 2", "@BotFather"}},
