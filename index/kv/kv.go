@@ -13,7 +13,8 @@ import (
 )
 
 // Key names a record: table, partition (most often an inode) and sort key.
-// S == "" is the partition's own record.
+// S == "" is the partition's own record. A record holds either a value or a
+// counter; which of them is the same for all records of a table.
 type Key struct {
 	T byte
 	P uint64
@@ -45,8 +46,12 @@ type Change struct {
 // ErrGap: the log no longer holds the position asked for.
 var ErrGap = errors.New("log position is gone")
 
-// Reader reads one consistent state of the store.
+// Reader reads one consistent state of the store. The function that is given
+// it must not keep it, and must not call the store meanwhile.
 type Reader interface {
+	// Fetch says which records will be read next. It is a hint: an engine
+	// that is far away brings all of them in one round trip.
+	Fetch(ks ...Key)
 	// Get returns the record's value, or nil when there is none. The value
 	// belongs to the caller.
 	Get(k Key) ([]byte, error)
@@ -60,8 +65,7 @@ type Reader interface {
 }
 
 // Tx is the view and the write set of one commit. It reads its own writes.
-// The function that is given it must not keep it, and must check before it
-// writes: when it returns an error, no write of it is applied.
+// When the function that is given it returns an error, no write is applied.
 type Tx interface {
 	Reader
 	// Guard makes the commit fail over and run again if anybody changed
@@ -74,19 +78,22 @@ type Tx interface {
 	// Add adds d to a counter record. It reads nothing, so it conflicts
 	// with nobody.
 	Add(k Key, d int64)
-	// Max raises a counter record to v. It conflicts with nobody.
+	// Max raises a counter record to v, or sets it to v when there is none.
+	// It conflicts with nobody.
 	Max(k Key, v int64)
 }
 
 // Store is a transactional store with an ordered log. It is safe for use by
 // many goroutines.
 type Store interface {
-	// Update runs fn and commits its writes, once. fn may run several times
+	// Update runs fn and commits its writes, once; a commit without writes
+	// gets no number of its own. fn may run several times
 	// and must have no effect but through its Tx. When Update returns nil
 	// the commit survives the death of this process; Sync says when it
 	// survives a power cut. fn's error is returned as it is.
 	Update(ctx context.Context, fn func(Tx) error) (Pos, error)
-	// View runs fn on one consistent state that holds at least min.
+	// View runs fn on one consistent state that holds at least min. It is
+	// short: the state it pins keeps the store from reusing room.
 	View(ctx context.Context, min Pos, fn func(Reader) error) error
 	// Head is the position of the newest commit.
 	Head(ctx context.Context) (Pos, error)
@@ -95,6 +102,11 @@ type Store interface {
 	// Changes calls fn with the commits after from, in order and in batches,
 	// up to the head at the time of the call. ErrGap when some were trimmed.
 	Changes(ctx context.Context, from Pos, fn func([]Change) error) error
+	// Dump calls fn with the records of the given tables (nil: of all), in
+	// pages and in no promised order. It is fuzzy: commits go on meanwhile,
+	// and a page may be older than the next. Applying the changes after the
+	// returned position, in order, makes the dump exact.
+	Dump(ctx context.Context, tables []byte, fn func([]Op) error) (Pos, error)
 	// Trim drops the log up to and with upto.
 	Trim(ctx context.Context, upto Pos) error
 	// Session is this client's number in the store, never given twice.
