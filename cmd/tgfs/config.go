@@ -176,10 +176,8 @@ func (c *config) setDefaults() {
 	orString(&c.Mount.Fsync, "remote")
 }
 
-// tokenForm is what @BotFather hands out: the bot's id, a colon, the secret.
-var tokenForm = regexp.MustCompile(`^[0-9]+:[A-Za-z0-9_-]+$`)
-
-// validate checks what the commands that open a volume need.
+// validate checks what the commands that open a volume need. Tokens, address and
+// public key are checked by botpool, which knows their form.
 func (c *config) validate() error {
 	bad := func(format string, args ...any) error {
 		return tgfs.Inputf("config %s: %s", c.path, fmt.Sprintf(format, args...))
@@ -194,19 +192,6 @@ func (c *config) validate() error {
 		return bad("telegram.bots is empty: list the bot tokens that @BotFather gave")
 	case t.Channel == 0:
 		return bad("telegram.channel is missing: the number of the channel that holds the volume")
-	case t.Address != "" && t.PublicKey == "":
-		return bad("telegram.address names a private server: set telegram.public_key too")
-	}
-	seen := make(map[string]int)
-	for i, token := range t.Bots {
-		if !tokenForm.MatchString(token) {
-			return bad("telegram.bots: number %d is no bot token: @BotFather gives one like 123456:AbC-dEf", i+1)
-		}
-		id, _, _ := strings.Cut(token, ":")
-		if first, dup := seen[id]; dup {
-			return bad("telegram.bots: numbers %d and %d are the same bot %s: list each once", first, i+1, id)
-		}
-		seen[id] = i + 1
 	}
 	for _, s := range c.settings() {
 		if n, ok := s.value.Interface().(size); ok && n < 0 {

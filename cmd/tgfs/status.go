@@ -72,3 +72,44 @@ func newStatus() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
+
+// print writes what a person wants to know first.
+func (st *mountStatus) print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) } // Flush tells of errors
+	row("volume\t%s", st.Volume)
+	row("mount\t%s\tprocess %d, since %s", st.Dir, st.PID, st.Since.Format(time.DateTime))
+	row("stage\t%s in %d files\t%s on the way up, oldest %s", bytesOf(st.Store.Staged), st.Store.Files, bytesOf(st.Store.Uploading), st.Store.Oldest.Round(time.Second))
+	row("packs\t%d committed\t%s since the mount began", st.Store.Packs, bytesOf(st.Store.PackBytes))
+	row("index\t%s inodes\t%s in files, %s in packs", humanize.Comma(st.Index.Inodes), bytesOf(st.Index.Bytes), bytesOf(st.Index.Stored))
+	row("errors\t%d tries repeated\t%s", st.Store.Failures, orDash(st.Store.Error))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintln(w)
+	row("BOT\tSTATE\tQUEUED\tRUNNING\tUP\tDOWN\tPOSTS\tERRORS\tLAST ERROR")
+	for _, b := range st.Bots.Bots {
+		name := fmt.Sprint(b.ID)
+		if b.Name != "" {
+			name = "@" + b.Name
+		}
+		row("%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s", name, botState(b), b.Queued, b.Running, bytesOf(b.BytesUp), bytesOf(b.BytesDown), b.Posts, b.Errors, orDash(b.LastError))
+	}
+	return t.Flush()
+}
+
+func botState(b botpool.BotStatus) string {
+	if b.LimitedUntil.IsZero() {
+		return b.State
+	}
+	return fmt.Sprintf("limited %s more", time.Until(b.LimitedUntil).Round(time.Second))
+}
+
+func bytesOf(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return oneLine(s)
+}
