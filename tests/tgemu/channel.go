@@ -260,9 +260,9 @@ func (s *Server) SetMembership(channel int64, i int, m Membership) error {
 	st := s.state
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	c := st.chans[channel]
-	if c == nil {
-		return fmt.Errorf("tgemu: no channel %d", channel)
+	c, err := st.channelLocked(channel)
+	if err != nil {
+		return err
 	}
 	c.Members = maps.Clone(c.Members)
 	c.Members[b.id] = m

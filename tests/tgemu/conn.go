@@ -28,8 +28,9 @@ type conn struct {
 	nc    *cutConn
 	tc    transport.Conn // set by run before anyone sends
 	dead  atomic.Bool
-	mute  atomic.Bool   // a fault: nothing is sent any more, the peer is not told
-	slots chan struct{} // one per running request
+	bot   atomic.Pointer[bot] // of the latest request
+	mute  atomic.Bool         // a fault: nothing is sent any more, the peer is not told
+	slots chan struct{}       // one per running request
 
 	mu   sync.Mutex
 	doom *time.Timer // guarded by mu: ping_delay_disconnect

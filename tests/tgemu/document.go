@@ -105,7 +105,7 @@ func (st *state) checkReference(b *bot, doc int64, ref []byte) error {
 	if st.mac("ref", b.id, doc, epoch, at) != int64(binary.LittleEndian.Uint64(ref[17:])) {
 		return rpcErr(400, "FILE_REFERENCE_INVALID")
 	}
-	ttl := st.srv.cfg.Rules.ReferenceTTL
+	ttl := st.rules.ReferenceTTL
 	if epoch != st.epoch || ttl > 0 && st.srv.Now().Sub(time.Unix(0, at)) > ttl {
 		return rpcErr(400, "FILE_REFERENCE_EXPIRED")
 	}

@@ -155,6 +155,17 @@ func (fs *faults) clear() {
 	fs.mu.Unlock()
 }
 
+// pending are the faults still to hit.
+func (fs *faults) pending() []Fault {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	l := []Fault{}
+	for _, r := range fs.list {
+		l = append(l, r.Fault)
+	}
+	return l
+}
+
 // match returns the fault that hits a call of bot, or nil.
 func (fs *faults) match(bot int, method string) *Fault {
 	fs.mu.Lock()
@@ -211,13 +222,14 @@ func (c *call) before(f *Fault) error {
 	case PartMissing:
 		return rpcErr(400, fmt.Sprintf("FILE_PART_%d_MISSING", f.Part))
 	case KeyUnregistered, SessionRevoked:
-		if err := c.srv.state.signIn(c.sess.key, nil); err != nil {
+		name := "AUTH_KEY_UNREGISTERED"
+		if f.Kind == SessionRevoked {
+			name = "SESSION_REVOKED"
+		}
+		if err := c.srv.state.signOut(c.sess.key, name); err != nil {
 			return err
 		}
-		if f.Kind == SessionRevoked {
-			return rpcErr(401, "SESSION_REVOKED")
-		}
-		return rpcErr(401, "AUTH_KEY_UNREGISTERED")
+		return rpcErr(401, name)
 	case UserDeactivated:
 		return rpcErr(401, "USER_DEACTIVATED")
 	case TokenInvalid:

@@ -127,6 +127,9 @@ func (j *journal) commit(w *batch) error {
 
 func (j *journal) close() error {
 	err := j.f.Close()
+	if errors.Is(err, os.ErrClosed) {
+		return nil // closed before
+	}
 	if j.err != nil {
 		err = j.err
 	}

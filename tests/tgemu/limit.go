@@ -101,7 +101,7 @@ func (c *call) toldWait() {
 // postBudget counts n posts against the bot's budget for a channel. Callers hold
 // state.mu.
 func (st *state) postBudget(c *call, ch *channel, n int) error {
-	lim := st.srv.cfg.Limits.PostsPerMinute
+	lim := st.limits.PostsPerMinute
 	if lim <= 0 {
 		return nil
 	}

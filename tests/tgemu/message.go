@@ -206,7 +206,7 @@ func (c *call) checkPosts(ch *channel, ps []post) (seen bool, err error) {
 			}
 		}
 		id, ok := ch.random[randomKey{c.bot.id, p.random}]
-		if ok && (ch.msgs[id] == nil || c.srv.cfg.Rules.RandomDuplicate) {
+		if ok && (ch.msgs[id] == nil || c.srv.state.rules.RandomDuplicate) {
 			return false, rpcErr(500, "RANDOM_ID_DUPLICATE")
 		}
 		if ok {
@@ -279,6 +279,17 @@ func (c *call) getMessages(r *tg.ChannelsGetMessagesRequest) (bin.Encoder, error
 	if len(r.ID) == 0 {
 		return nil, rpcErr(400, "MSG_ID_INVALID")
 	}
+	if c.killMessages {
+		var ids []int
+		for _, in := range r.ID {
+			if v, ok := in.(*tg.InputMessageID); ok {
+				ids = append(ids, v.ID)
+			}
+		}
+		if _, err := st.remove(nil, ch, ids); err != nil {
+			return nil, err
+		}
+	}
 	for _, in := range r.ID {
 		id := 0
 		switch v := in.(type) {
@@ -310,7 +321,7 @@ func (c *call) editMessage(r *tg.MessagesEditMessageRequest) (bin.Encoder, error
 	case m.Rights.Edit:
 	case old.Bot != c.bot.idx || !m.Rights.Post:
 		return nil, rpcErr(403, "MESSAGE_AUTHOR_REQUIRED")
-	case st.srv.Now().Sub(time.Unix(old.Date, 0)) > st.srv.cfg.Rules.EditWindow:
+	case st.srv.Now().Sub(time.Unix(old.Date, 0)) > st.rules.EditWindow:
 		return nil, rpcErr(400, "MESSAGE_EDIT_TIME_EXPIRED")
 	}
 	x := *old
@@ -388,7 +399,7 @@ func (c *call) deleteMessages(r *tg.ChannelsDeleteMessagesRequest) (bin.Encoder,
 		}
 		own := x.Bot == c.bot.idx && m.Rights.Post
 		old := st.srv.Now().Sub(time.Unix(x.Date, 0)) > deleteAge
-		if !m.Rights.Delete && !own || old && !st.srv.cfg.Rules.DeleteOld {
+		if !m.Rights.Delete && !own || old && !st.rules.DeleteOld {
 			return nil, rpcErr(403, "MESSAGE_DELETE_FORBIDDEN")
 		}
 	}

@@ -175,7 +175,7 @@ func (c *call) importAuth(r *tg.AuthImportAuthorizationRequest) (bin.Encoder, er
 }
 
 func (c *call) logOut(*tg.AuthLogOutRequest) (bin.Encoder, error) {
-	return &tg.AuthLoggedOut{}, c.srv.state.signIn(c.sess.key, nil)
+	return &tg.AuthLoggedOut{}, c.srv.state.signOut(c.sess.key, "")
 }
 
 // getUsers tells of the bot itself and of other bots by their access hash.

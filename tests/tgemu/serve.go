@@ -1,6 +1,7 @@
 package tgemu
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"time"
@@ -103,18 +104,20 @@ func (c *call) checkSignedIn() error {
 	st := c.srv.state
 	st.mu.Lock()
 	dead := c.bot != nil && c.bot.dead
+	gone := cmp.Or(c.sess.key.gone, "AUTH_KEY_UNREGISTERED")
+	allow := st.rules.AllowParallel
 	st.mu.Unlock()
 	switch {
 	case c.bot == nil:
-		return rpcErr(401, "AUTH_KEY_UNREGISTERED")
+		return rpcErr(401, gone)
 	case dead:
 		return rpcErr(401, "USER_DEACTIVATED")
 	}
-	if c.conn.media || c.conn.dc.id != dcIDs[0] || c.srv.cfg.Rules.AllowParallel {
+	if c.conn.media || c.conn.dc.id != dcIDs[0] || allow {
 		return nil
 	}
 	if c.sess.key.turn.parallel(c.conn, c.id) {
-		if err := st.signIn(c.sess.key, nil); err != nil {
+		if err := st.signOut(c.sess.key, ""); err != nil {
 			return err
 		}
 		return rpcErr(406, "AUTH_KEY_DUPLICATED")
@@ -249,6 +252,7 @@ func (c *call) identify(m method, b *bin.Buffer) {
 		return
 	}
 	c.bot = st.botOf(c.sess.key)
+	c.conn.bot.Store(c.bot)
 	// Telegram sends updates to a session once it made an ordinary call.
 	if c.bot != nil && !c.quiet && !m.open && !c.conn.media && c.conn.dc.id == dcIDs[0] {
 		c.sess.wants.Store(true)

@@ -39,6 +39,8 @@ type state struct {
 	docs    map[int64]*document
 	uploads map[uploadKey]*upload
 	epoch   int64 // of file references: older ones are expired
+	rules   Rules
+	limits  Limits
 }
 
 // bot is one account. id, idx and token never change.
@@ -67,6 +69,7 @@ type authKey struct {
 	crypto.AuthKey
 	dc   int
 	bot  *bot      // guarded by state.mu; nil: nobody
+	gone string    // guarded by state.mu: why nobody, as an error name; "" = AUTH_KEY_UNREGISTERED
 	salt int64     // the first salt, from the key exchange
 	made time.Time // salt is good for an hour from then
 	turn turns
@@ -76,6 +79,7 @@ type keyRecord struct {
 	Value []byte `json:"value"`
 	DC    int    `json:"dc"`
 	Bot   int64  `json:"bot,omitempty"`
+	Gone  string `json:"gone,omitempty"`
 }
 
 // mac derives a stable secret number: an access hash, say.
@@ -102,7 +106,7 @@ func openState(s *Server) (*state, error) {
 		return nil, err
 	}
 	st := &state{
-		srv: s, dir: s.cfg.Dir, journal: j,
+		srv: s, dir: s.cfg.Dir, journal: j, rules: s.cfg.Rules, limits: s.cfg.Limits,
 		tokens: map[string]*bot{}, keys: map[[8]byte]*authKey{}, chans: map[int64]*channel{},
 		docs: map[int64]*document{}, uploads: map[uploadKey]*upload{},
 	}
@@ -146,7 +150,7 @@ func (st *state) load(live records) error {
 	if err := each(live, "key", func(_ string, r keyRecord) error {
 		var k crypto.Key
 		copy(k[:], r.Value)
-		a := &authKey{AuthKey: k.WithID(), dc: r.DC, bot: byID[r.Bot]}
+		a := &authKey{AuthKey: k.WithID(), dc: r.DC, bot: byID[r.Bot], gone: r.Gone}
 		st.keys[a.ID] = a
 		return nil
 	}); err != nil {
@@ -221,7 +225,7 @@ func (st *state) putBot(w *batch, b *bot) {
 }
 
 func (st *state) putKey(w *batch, k *authKey) {
-	r := keyRecord{Value: k.Value[:], DC: k.dc}
+	r := keyRecord{Value: k.Value[:], DC: k.dc, Gone: k.gone}
 	if k.bot != nil {
 		r.Bot = k.bot.id
 	}
@@ -250,11 +254,16 @@ func (st *state) key(id [8]byte, dc int) *authKey {
 	return k
 }
 
-// signIn makes a key act for b, or for nobody when b is nil.
-func (st *state) signIn(k *authKey, b *bot) error {
+// signIn makes a key act for b.
+func (st *state) signIn(k *authKey, b *bot) error { return st.setBot(k, b, "") }
+
+// signOut makes a key act for nobody; gone is the error that its calls get.
+func (st *state) signOut(k *authKey, gone string) error { return st.setBot(k, nil, gone) }
+
+func (st *state) setBot(k *authKey, b *bot, gone string) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	k.bot = b
+	k.bot, k.gone = b, gone
 	w := &batch{}
 	st.putKey(w, k)
 	return st.journal.commit(w)
@@ -272,7 +281,7 @@ func (st *state) close() error {
 	for _, u := range st.uploads {
 		_ = u.f.Close()
 	}
-	st.uploads = nil
+	clear(st.uploads)
 	return st.journal.close()
 }
 

@@ -80,8 +80,8 @@ type Rules struct {
 
 // Limits make the server answer FLOOD_WAIT_n. 0 means no limit.
 type Limits struct {
-	PostsPerMinute int // posts per bot and channel in any 60 s
-	Uploads        int // files that one bot may have in upload at once
+	PostsPerMinute int `json:"posts_per_minute"` // posts per bot and channel in any 60 s
+	Uploads        int `json:"uploads"`          // files that one bot may have in upload at once
 }
 
 // Link shapes what one bot gets, all its connections together.
@@ -160,16 +160,21 @@ func (c Config) withDefaults() Config {
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
 	}
-	if c.Rules.PartTTL == 0 {
-		c.Rules.PartTTL = 6 * time.Hour
-	}
-	if c.Rules.EditWindow == 0 {
-		c.Rules.EditWindow = 48 * time.Hour
-	}
+	c.Rules = c.Rules.withDefaults()
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c
+}
+
+func (r Rules) withDefaults() Rules {
+	if r.PartTTL == 0 {
+		r.PartTTL = 6 * time.Hour
+	}
+	if r.EditWindow == 0 {
+		r.EditWindow = 48 * time.Hour
+	}
+	return r
 }
 
 func (s *Server) open() error {
@@ -227,7 +232,6 @@ func (s *Server) Close() error {
 	var err error
 	if s.state != nil {
 		err = s.state.close()
-		s.state = nil
 	}
 	if s.lock != nil {
 		_ = s.lock.Close() // releases the flock

@@ -84,7 +84,7 @@ func (st *state) part(c *call, k uploadKey, part, total int, big bool, n int) (*
 	defer st.mu.Unlock()
 	now := st.srv.Now()
 	u := st.uploads[k]
-	if u != nil && now.Sub(u.last) > st.srv.cfg.Rules.PartTTL {
+	if u != nil && now.Sub(u.last) > st.rules.PartTTL {
 		st.dropUpload(k, u)
 		u = nil
 	}
@@ -95,7 +95,7 @@ func (st *state) part(c *call, k uploadKey, part, total int, big bool, n int) (*
 		return nil, rpcErr(400, "FILE_PART_SIZE_INVALID")
 	}
 	if u == nil {
-		if lim := st.srv.cfg.Limits.Uploads; lim > 0 && st.active(k.bot, now) >= lim {
+		if lim := st.limits.Uploads; lim > 0 && st.active(k.bot, now) >= lim {
 			return nil, c.wait(floodWait, 3*time.Second)
 		}
 		if err := st.dropOldest(); err != nil {
@@ -230,7 +230,7 @@ func (st *state) finish(c *call, f tg.InputFileClass, mime string, attrs []tg.Do
 	if n < 1 || n > maxParts {
 		return nil, k, rpcErr(400, "FILE_PARTS_INVALID")
 	}
-	if u == nil || st.srv.Now().Sub(u.last) > st.srv.cfg.Rules.PartTTL {
+	if u == nil || st.srv.Now().Sub(u.last) > st.rules.PartTTL {
 		return nil, k, rpcErr(400, "FILE_PART_0_MISSING")
 	}
 	if u.Big != big || u.Total > 0 && u.Total != n || len(u.parts) > n {
