@@ -17,7 +17,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: warm ## Build bin/tgfs and bin/tgemu
-	go build -o bin/ ./cmd/tgfs ./tests/tgemu/cmd/tgemu
+	go build -o bin/ ./cmd/tgfs ./tests/tgemu/cmd/tgemu ./tests/demo
 
 test: deps fmt-check warm vet lint test-only race ## THE test command: install what is missing, check, run every test
 
@@ -32,7 +32,7 @@ bench: warm ## Run the benchmarks of the issue: speed-up, close, CPU and memory 
 	go test -run '^$$' -bench . -benchtime 1x -timeout 60m ./tests/...
 
 demo: deps build ## Run the main job against an emulated Telegram (DEMO=once ends by itself)
-	exec go run ./tests/demo $(if $(filter once,$(DEMO)),-once)
+	exec bin/demo $(if $(filter once,$(DEMO)),-once)
 
 lint: ## Run staticcheck (go vet has its own target)
 	go run $(STATICCHECK) ./...

@@ -198,15 +198,3 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
-
-func TestMountAtUnescapes(t *testing.T) {
-	if got := unescape(`/a\040b\134c\`); got != `/a b\c\` {
-		t.Errorf("unescape = %q", got)
-	}
-	if _, ok := mountAt("/proc"); !ok {
-		t.Error("/proc is not seen as a mount")
-	}
-	if _, ok := mountAt(t.TempDir()); ok {
-		t.Error("a plain directory is seen as a mount")
-	}
-}

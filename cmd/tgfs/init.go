@@ -207,9 +207,9 @@ func makeIndex(ctx context.Context, path string, h pack.VolumeHeader, ref tgfs.R
 	if err != nil {
 		return err
 	}
-	v := index.Volume{ID: h.ID, Format: pack.FormatVersion, Header: h.Encode(), HeaderRef: ref}
+	v := index.Volume{ID: h.ID, Header: h.Encode(), HeaderRef: ref}
 	root := index.NewInode{Mode: syscall.S_IFDIR | 0o755, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
-	x, err := index.Format(ctx, db, v, root, index.Config{})
+	x, err := index.Create(ctx, db, v, root, index.Config{})
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}

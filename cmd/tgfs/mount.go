@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"tgfs"
 	"tgfs/fs"
 
 	"github.com/spf13/cobra"
@@ -47,7 +46,8 @@ staged for the next mount. With --background it returns when the mount serves.`,
 			if err := c.validate(); err != nil {
 				return err
 			}
-			dir, err := checkMountpoint(args[0], p)
+			log := f.logger(cmd.ErrOrStderr())
+			dir, err := mountPoint(args[0], p, log)
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ staged for the next mount. With --background it returns when the mount serves.`,
 			if f.background && ready == nil {
 				return startBackground(cmd.Context(), p)
 			}
-			err = mountAndServe(cmd.Context(), c, p, dir, f.logger(cmd.ErrOrStderr()), cmd.ErrOrStderr(), ready.serving)
+			err = mountAndServe(cmd.Context(), c, p, dir, log, cmd.ErrOrStderr(), ready.serving)
 			ready.failed(err)
 			return err
 		},
@@ -161,7 +161,7 @@ func ended() context.Context {
 // serving is a volume under a mount, until somebody leaves it.
 type serving struct {
 	*volume
-	mount *fs.Mount
+	mount *fs.Server
 	dir   string
 	gone  chan struct{} // closed when the kernel's side ended
 	left  chan struct{} // closed when the volume is closed too
@@ -171,7 +171,7 @@ type serving struct {
 	done bool       // left is closed; guarded by mu
 }
 
-func newServing(v *volume, m *fs.Mount, dir string) *serving {
+func newServing(v *volume, m *fs.Server, dir string) *serving {
 	s := &serving{volume: v, mount: m, dir: dir, gone: make(chan struct{}), left: make(chan struct{}), hurry: make(chan struct{})}
 	go func() {
 		m.Wait()
@@ -267,7 +267,7 @@ func (s *serving) finish(signals <-chan os.Signal, stderr io.Writer) error {
 	}
 	if err := s.unmount(); err != nil {
 		s.log.Warn("unmounted while in use", "err", err)
-		if err := clearDead(s.dir); err != nil {
+		if err := takeAway(s.dir); err != nil {
 			s.log.Error("unmount failed", "err", err)
 		}
 	}

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/signal"
-	"path/filepath"
+
+	"tgfs/fs"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -51,13 +53,10 @@ leaves the mount as it was.`,
 
 // unmountDead takes away a mount whose process was killed.
 func unmountDead(cmd *cobra.Command, dir string) error {
-	abs, err := filepath.Abs(dir)
+	dir, err := fs.MountPoint(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	if err := clearDead(abs); err != nil {
-		return fmt.Errorf("unmount %s: %w", abs, err)
-	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "tgfs: %s was left by a tgfs that is gone; unmounted, and what it had staged waits for the next mount\n", abs)
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "tgfs: %s was left by a tgfs that is gone; unmounted, and what it had staged waits for the next mount\n", dir)
 	return err
 }
