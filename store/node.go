@@ -1,0 +1,264 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tgfs"
+	"tgfs/index"
+)
+
+// node is what the store knows of one inode: who has it open and what of it is
+// staged. While bytes are staged, the node is the authority on the file's size
+// and times; once all are committed, the index is.
+type node struct {
+	s   *Store
+	ino tgfs.Ino
+
+	// mu is held for reading while bytes are copied out of the data file, and
+	// for writing across every change, the commit to the index included, so that
+	// a reader finds each byte either staged or committed. Only the committer
+	// holds several, taken in order of ino.
+	mu     sync.RWMutex
+	runs   runs     // guarded by mu
+	base   int64    // the size that the index has, when runs are not empty; guarded by mu
+	mtime  int64    // when runs are not empty; guarded by mu
+	ctime  int64    // likewise
+	small  bool     // the index holds nothing that runs do not cover: may become inline; guarded by mu
+	gone   bool     // the inode was purged; guarded by mu
+	data   *os.File // sparse, staged bytes at their own offsets; nil until needed; guarded by mu for opening
+	exists bool     // the data file does; guarded by mu
+
+	refs   int       // open files and short users; guarded by s.mu
+	opens  int       // open files; guarded by s.mu
+	queued bool      // in s.queue; guarded by s.mu
+	demand bool      // somebody waits for it; guarded by s.mu
+	since  time.Time // when it was queued; guarded by s.mu
+	idle   time.Time // when it was last found clean and unused; guarded by s.mu
+}
+
+// sizeLocked is the file's size while bytes are staged. A truncation changes
+// the index at once, so what is staged can only make the file longer.
+func (n *node) sizeLocked() int64 { return max(n.base, n.runs.end()) }
+
+func (n *node) stagedLocked() bool { return !n.runs.empty() }
+
+// node returns the inode's node with a reference for the caller.
+func (s *Store) node(ino tgfs.Ino) *node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[ino]
+	if n == nil {
+		n = &node{s: s, ino: ino}
+		s.nodes[ino] = n
+	}
+	n.refs++
+	return n
+}
+
+// known is node, for inodes that have one already; nil else.
+func (s *Store) known(ino tgfs.Ino) *node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[ino]
+	if n != nil {
+		n.refs++
+	}
+	return n
+}
+
+// put gives a reference back. A node that is unused and clean lingers: somebody
+// may have read its attributes from the index just before the commit that made
+// it clean, and Overlay must still know.
+func (n *node) put() {
+	n.mu.RLock()
+	staged := n.stagedLocked()
+	n.mu.RUnlock()
+	n.s.mu.Lock()
+	n.refs--
+	if n.refs == 0 && !staged {
+		n.idle = time.Now()
+		n.s.idlers = append(n.s.idlers, n)
+	}
+	last := n.opens == 0
+	n.s.mu.Unlock()
+	if last {
+		n.closeData()
+	}
+}
+
+// closeData lets go of the descriptor while nobody has the file open: there may
+// be a hundred thousand staged files.
+func (n *node) closeData() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.s.mu.Lock()
+	used := n.opens > 0
+	n.s.mu.Unlock()
+	if n.data != nil && !used {
+		n.data.Close()
+		n.data = nil
+	}
+}
+
+func (n *node) dataPath() string {
+	return filepath.Join(n.s.dataDir(n.ino), fmt.Sprintf("%016x", uint64(n.ino)))
+}
+
+// dataLocked opens the data file. n.mu is held for writing.
+func (n *node) dataLocked() (*os.File, error) {
+	if n.data != nil {
+		return n.data, nil
+	}
+	f, err := os.OpenFile(n.dataPath(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("stage: %w", err)
+	}
+	n.data, n.exists = f, true
+	return f, nil
+}
+
+// stageLocked makes the node the authority on the file, before its first staged
+// byte. Content that the index holds itself is staged too, since it is replaced
+// whole.
+func (n *node) stageLocked(ctx context.Context) error {
+	if n.gone {
+		return fmt.Errorf("inode %d: %w", n.ino, unix.ESTALE)
+	}
+	if n.stagedLocked() {
+		return nil
+	}
+	lay, err := n.s.ix.Layout(ctx, n.ino, 0, index.InlineMax)
+	if err != nil {
+		return err
+	}
+	n.base = lay.Size
+	n.small = lay.Size <= index.InlineMax && len(lay.Extents) == 0
+	a, err := n.s.ix.Attr(ctx, n.ino)
+	if err != nil {
+		return err
+	}
+	n.mtime, n.ctime = a.Mtime, a.Ctime
+	if len(lay.Inline) > 0 {
+		return n.writeLocked(lay.Inline, 0, a.Mtime)
+	}
+	return nil
+}
+
+// writeLocked stages p at off: the bytes first, then the record that says so.
+func (n *node) writeLocked(p []byte, off int64, mtime int64) error {
+	f, err := n.dataLocked()
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(p, off); err != nil {
+		return fmt.Errorf("stage: %w", err)
+	}
+	end := off + int64(len(p))
+	if err := n.s.journal.append(record{kind: recWrite, ino: n.ino, off: off, len: int64(len(p)), mtime: mtime}); err != nil {
+		return err
+	}
+	d := n.runs.write(off, end, n.s.seq.Add(1))
+	n.mtime = mtime
+	n.ctime = max(n.ctime, mtime)
+	n.s.account(n, d)
+	return nil
+}
+
+// readLocked copies what is staged of [off, off+len(p)) into p and returns the
+// gaps, as spans of the file. n.mu is held.
+func (n *node) readLocked(p []byte, off int64) (gaps []span, err error) {
+	at, end := off, off+int64(len(p))
+	var f *os.File
+	n.runs.each(off, end, func(r run) {
+		if r.off > at {
+			gaps = append(gaps, span{at, r.off})
+		}
+		at = r.end
+		if err != nil {
+			return
+		}
+		if f == nil {
+			if f, err = n.reader(); err != nil {
+				return
+			}
+		}
+		if _, rerr := f.ReadAt(p[r.off-off:r.end-off], r.off); rerr != nil {
+			err = fmt.Errorf("stage: %w", rerr)
+		}
+	})
+	if f != nil && f != n.data {
+		f.Close()
+	}
+	if at < end {
+		gaps = append(gaps, span{at, end})
+	}
+	return gaps, err
+}
+
+// reader is the data file for a holder of n.mu for reading.
+func (n *node) reader() (*os.File, error) {
+	if n.data != nil {
+		return n.data, nil
+	}
+	return os.Open(n.dataPath())
+}
+
+// cleanLocked releases spans that are committed, all of them taken by job j,
+// and the disk under them.
+func (n *node) cleanLocked(j *job, spans []span) {
+	var d delta
+	for _, sp := range spans {
+		x := n.runs.remove(sp.off, sp.end, func(r run) bool { return r.job != j })
+		d.staged += x.staged
+		d.unsealed += x.unsealed
+	}
+	n.s.account(n, d)
+	if !n.stagedLocked() {
+		n.removeDataLocked()
+		return
+	}
+	f, err := n.dataLocked()
+	if err != nil {
+		n.s.log.Warn("stage space not released", "ino", n.ino, "err", err)
+		return
+	}
+	for _, sp := range spans {
+		// Without punch-hole the space is free when the whole file is clean.
+		_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, sp.off, sp.end-sp.off)
+	}
+}
+
+func (n *node) removeDataLocked() {
+	if n.data != nil {
+		n.data.Close()
+		n.data = nil
+	}
+	if !n.exists {
+		return
+	}
+	n.exists = false
+	if err := os.Remove(n.dataPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.s.log.Warn("stage file not removed", "ino", n.ino, "err", err)
+	}
+}
+
+// truncateLocked forgets staged bytes past size.
+func (n *node) truncateLocked(size int64) {
+	d := n.runs.remove(size, 1<<63-1, nil)
+	n.s.account(n, d)
+	if !n.stagedLocked() {
+		n.removeDataLocked()
+	} else if n.data != nil {
+		// Only frees disk: runs say what may be read.
+		_ = n.data.Truncate(min(size, n.runs.end()))
+	}
+}

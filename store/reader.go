@@ -1,0 +1,179 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"tgfs"
+	"tgfs/store/pack"
+)
+
+// plan is what a read has to do: n bytes of a file of size bytes can be read, of
+// which those of extents are in Telegram; the rest is in the buffer already.
+type plan struct {
+	n       int
+	size    int64
+	extents []tgfs.Extent
+}
+
+// plan copies what is staged and what the index holds itself into p, zeros what
+// is in no extent, and says which extents are missing. Chunks never change, so
+// they can be fetched after the lock is gone.
+func (n *node) plan(ctx context.Context, p []byte, off int64) (plan, error) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	lay, err := n.s.ix.Layout(ctx, n.ino, off, int64(len(p)))
+	if err != nil {
+		return plan{}, err
+	}
+	staged := n.stagedLocked()
+	if staged {
+		lay.Size = n.sizeLocked()
+	}
+	if off >= lay.Size {
+		return plan{size: lay.Size}, nil
+	}
+	p = p[:min(int64(len(p)), lay.Size-off)]
+	pl := plan{n: len(p), size: lay.Size}
+	if lay.Inline != nil {
+		clear(p)
+		if off < int64(len(lay.Inline)) {
+			copy(p, lay.Inline[off:])
+		}
+	}
+	gaps := []span{{off, off + int64(len(p))}}
+	if staged {
+		if gaps, err = n.readLocked(p, off); err != nil {
+			return plan{}, err
+		}
+	}
+	if lay.Inline != nil {
+		return pl, nil
+	}
+	for _, g := range gaps {
+		pl.extents = append(pl.extents, fillGap(p, off, g, lay.Extents)...)
+	}
+	return pl, nil
+}
+
+// fillGap zeros what no extent of es covers in gap g of p, which starts at file
+// offset off, and returns the extents that do, cut to the gap.
+func fillGap(p []byte, off int64, g span, es []tgfs.Extent) []tgfs.Extent {
+	var out []tgfs.Extent
+	at := g.off
+	for _, e := range es {
+		if e.End() <= g.off || e.Off >= g.end {
+			continue
+		}
+		cut := max(e.Off, g.off)
+		e.Skip += int32(cut - e.Off)
+		e.Len = min(e.End(), g.end) - cut
+		e.Off = cut
+		clear(p[at-off : e.Off-off])
+		at = e.End()
+		out = append(out, e)
+	}
+	clear(p[at-off : g.end-off])
+	return out
+}
+
+// fill copies extents into p, which starts at file offset off.
+func (s *Store) fill(ctx context.Context, p []byte, off int64, es []tgfs.Extent) error {
+	if len(es) == 1 {
+		return s.copyExtent(ctx, p, off, es[0])
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, e := range es {
+		g.Go(func() error { return s.copyExtent(ctx, p, off, e) })
+	}
+	return g.Wait()
+}
+
+func (s *Store) copyExtent(ctx context.Context, p []byte, off int64, e tgfs.Extent) error {
+	b, err := s.cache.Get(ctx, e.Part)
+	if err != nil {
+		return fmt.Errorf("pack %v at %d: %w", e.Part.Pack, e.Part.Off, err)
+	}
+	if int64(len(b)) < int64(e.Skip)+e.Len {
+		return fmt.Errorf("pack %v at %d: chunk of %d bytes, want %d: %w", e.Part.Pack, e.Part.Off, len(b), int64(e.Skip)+e.Len, tgfs.ErrCorrupt)
+	}
+	copy(p[e.Off-off:], b[e.Skip:int64(e.Skip)+e.Len])
+	return nil
+}
+
+// readAhead follows one reader.
+type readAhead struct {
+	next   int64 // where a sequential reader goes on
+	window int64 // bytes to have under way; 0 for a random reader
+	ahead  int64 // asked for up to here
+}
+
+// slack is how far from its place a read may start and still be sequential: the
+// kernel sends several at once, in any order.
+const slack = 2 << 20
+
+// readAhead notes a read of [off, off+n) and asks for what a sequential reader
+// will want next. The window doubles with each line read and dies with the first
+// jump.
+func (f *File) readAhead(off, n, size int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &f.ahead
+	end := off + n
+	if d := off - r.next; d < -slack || d > slack || off == 0 {
+		*r = readAhead{next: end, ahead: end}
+		if off != 0 {
+			return
+		}
+	}
+	r.next = max(r.next, end)
+	r.window = min(max(2*r.window, 2<<20), f.n.s.cfg.ReadAhead)
+	to := min(r.next+r.window, size)
+	// Ask in steps of half a window, not at every read.
+	if from := max(r.ahead, r.next); to-from > r.window/2 || to == size && from < to {
+		f.n.s.prefetch(f.n.ino, from, to)
+		r.ahead = to
+	}
+}
+
+// prefetch asks the cache for the chunks of [from, to). It does not wait, and
+// failure is the reader's to find.
+func (s *Store) prefetch(ino tgfs.Ino, from, to int64) {
+	lay, err := s.ix.Layout(context.Background(), ino, from, to-from)
+	if err != nil {
+		return
+	}
+	for _, e := range lay.Extents {
+		s.cache.Prefetch(e.Part)
+	}
+}
+
+// source fills the cache from Telegram.
+type source struct{ s *Store }
+
+func (o source) FetchLine(ctx context.Context, id tgfs.PackID, n int64) ([]byte, error) {
+	p, err := o.s.ix.Pack(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	off := n * tgfs.LineSize
+	if off < 0 || off >= p.Ref.Size {
+		return nil, fmt.Errorf("line %d of a pack of %d bytes: %w", n, p.Ref.Size, tgfs.ErrCorrupt)
+	}
+	b := make([]byte, min(tgfs.LineSize, p.Ref.Size-off))
+	got, err := o.s.remote.Fetch(ctx, p.Ref, off, b)
+	if err != nil {
+		return nil, err
+	}
+	if got < len(b) {
+		return nil, fmt.Errorf("line %d: %d bytes of %d: %w", n, got, len(b), tgfs.ErrCorrupt)
+	}
+	return b, nil
+}
+
+func (o source) OpenFrame(p tgfs.Part, sealed []byte) ([]byte, error) {
+	return pack.OpenFrame(o.s.cfg.Key, p, sealed, nil)
+}
