@@ -55,9 +55,10 @@ func (s *Server) serve(c *call, b *bin.Buffer, free func()) {
 			lag = c.bot.link.delay()
 		}
 		s.sleep(lag / 2)
-		s.stat.begin(c.who(), c.method)
+		who := c.who() // a sign-in changes it
+		s.stat.begin(who, c.method)
 		res, f, err = c.run(m, b)
-		s.stat.end(c.who(), c.method, errName(err))
+		s.stat.end(who, c.method, errName(err))
 	}
 	free()
 	s.sleep(lag - lag/2)

@@ -258,6 +258,10 @@ func (s *Server) Restart() (*Server, error) {
 // Addr is host:port of the home DC.
 func (s *Server) Addr() string { return s.dcs[0].main.Addr().String() }
 
+// MediaAddr is host:port of the home DC's media address. There one key may use
+// several connections at once, which Addr refuses with AUTH_KEY_DUPLICATED.
+func (s *Server) MediaAddr() string { return s.dcs[0].media.Addr().String() }
+
 // DC is the number of the home DC, which Addr reaches.
 func (s *Server) DC() int { return s.dcs[0].id }
 
