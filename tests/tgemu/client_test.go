@@ -61,10 +61,17 @@ func options(s *tgemu.Server, st session.Storage) telegram.Options {
 	}
 }
 
-// dial signs bot i in; mod may change the client's options.
+// dial starts a client from a session of bot i; mod may change the client's options.
 func dial(t testing.TB, s *tgemu.Server, i int, mods ...func(*telegram.Options)) *bot {
 	t.Helper()
 	st := &session.StorageMemory{}
+	raw, err := s.NewSession(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.StoreSession(t.Context(), raw); err != nil {
+		t.Fatal(err)
+	}
 	b, err := dialStore(t, s, i, st, mods...)
 	if err != nil {
 		t.Fatalf("sign in bot %d: %v", i, err)
@@ -254,6 +261,19 @@ func noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b)
 	return b
+}
+
+// again repeats a call whose connection broke: gotd tells the caller of that, and
+// reconnects.
+func again(call func() error) error {
+	for range 20 {
+		err := call()
+		if _, rpc := tgerr.As(err); err == nil || rpc || errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return errors.New("no connection after 20 attempts")
 }
 
 // refused checks that err is the RPC error want, such as "CHANNEL_INVALID".

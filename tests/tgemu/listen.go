@@ -22,20 +22,46 @@ type dc struct {
 	media net.Listener
 }
 
-func (s *Server) listen(id int, at string) (*dc, error) {
-	main, err := net.Listen("tcp", at)
+// listenAll opens the addresses of all data centres and remembers their ports:
+// clients keep addresses in their sessions, so a world that comes back should be
+// where it was.
+func (s *Server) listenAll() error {
+	host, port, err := net.SplitHostPort(s.cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("listen for DC %d: %w", id, err)
+		return fmt.Errorf("listen address: %w", err)
 	}
-	host, _, err := net.SplitHostPort(main.Addr().String())
-	if err == nil {
-		var media net.Listener
-		if media, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
-			return &dc{srv: s, id: id, main: main, media: media}, nil
+	now := map[string]string{}
+	open := func(name, port string) (net.Listener, error) {
+		l, err := listen(host, port, s.state.ports[name])
+		if err != nil {
+			return nil, fmt.Errorf("listen for %s: %w", name, err)
+		}
+		_, now[name], err = net.SplitHostPort(l.Addr().String())
+		return l, err
+	}
+	for _, id := range dcIDs[:s.cfg.DCs] {
+		d := &dc{srv: s, id: id}
+		if d.main, err = open(fmt.Sprintf("dc %d", id), port); err != nil {
+			return err
+		}
+		port = "0" // a fixed port is the home DC's
+		if d.media, err = open(fmt.Sprintf("media of dc %d", id), port); err != nil {
+			_ = d.main.Close()
+			return err
+		}
+		s.dcs = append(s.dcs, d)
+	}
+	return s.state.setPorts(now)
+}
+
+// listen opens port, or for port 0 the one of last time if nobody has it now.
+func listen(host, port, last string) (net.Listener, error) {
+	if port == "0" && last != "" {
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, last)); err == nil {
+			return l, nil
 		}
 	}
-	_ = main.Close()
-	return nil, fmt.Errorf("listen for media of DC %d: %w", id, err)
+	return net.Listen("tcp", net.JoinHostPort(host, port))
 }
 
 func (d *dc) serve() {

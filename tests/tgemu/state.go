@@ -38,7 +38,8 @@ type state struct {
 	chans   map[int64]*channel
 	docs    map[int64]*document
 	uploads map[uploadKey]*upload
-	epoch   int64 // of file references: older ones are expired
+	epoch   int64             // of file references: older ones are expired
+	ports   map[string]string // of the listeners, last time
 	rules   Rules
 	limits  Limits
 }
@@ -123,14 +124,11 @@ func openState(s *Server) (*state, error) {
 
 // load rebuilds the state from the journal's live records.
 func (st *state) load(live records) error {
-	if raw, ok := live["world"]["secret"]; ok {
-		if err := json.Unmarshal(raw, &st.secret); err != nil {
-			return err
-		}
-	}
-	if raw, ok := live["world"]["epoch"]; ok {
-		if err := json.Unmarshal(raw, &st.epoch); err != nil {
-			return err
+	for key, v := range map[string]any{"secret": &st.secret, "epoch": &st.epoch, "ports": &st.ports} {
+		if raw, ok := live["world"][key]; ok {
+			if err := json.Unmarshal(raw, v); err != nil {
+				return err
+			}
 		}
 	}
 	byID := map[int64]*bot{}
@@ -218,6 +216,13 @@ func (st *state) found() error {
 		st.putChannel(w, c)
 	}
 	return st.journal.commit(w)
+}
+
+func (st *state) setPorts(p map[string]string) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.ports = p
+	return st.journal.commit((&batch{}).put("world", "ports", p))
 }
 
 func (st *state) putBot(w *batch, b *bot) {

@@ -58,7 +58,7 @@ type Config struct {
 	Bots     int           // bots with a token; default 1
 	Channels []int64       // bare channel ids, each with every bot as full admin; default {DefaultChannel}
 	DCs      int           // data centres; default 2, at most 5. The home DC is number 2
-	Listen   string        // TCP address of the home DC; default "127.0.0.1:0" (a free port)
+	Listen   string        // TCP address of the home DC; default "127.0.0.1:0": the port of last time if it is free, or any
 	Control  string        // TCP address of the control port; "" = none
 	Rules    Rules         // which of Telegram's rules differ from the strict default
 	Limits   Limits        // none by default
@@ -191,16 +191,8 @@ func (s *Server) open() error {
 	if s.state, err = openState(s); err != nil {
 		return err
 	}
-	for i, id := range dcIDs[:s.cfg.DCs] {
-		at := "127.0.0.1:0"
-		if i == 0 {
-			at = s.cfg.Listen
-		}
-		d, err := s.listen(id, at)
-		if err != nil {
-			return err
-		}
-		s.dcs = append(s.dcs, d)
+	if err := s.listenAll(); err != nil {
+		return err
 	}
 	if s.cfg.Control != "" {
 		if s.ctl, err = s.serveControl(s.cfg.Control); err != nil {
@@ -240,8 +232,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Restart is Close followed by Start on the same directory, addresses, rules,
-// limits and link: what a client sees when the service comes back. Faults and
+// Restart is Close followed by Start on the same directory, addresses and Config: what a client sees when the service comes back. Faults and
 // statistics start anew. The old Server is of no use any more.
 func (s *Server) Restart() (*Server, error) {
 	cfg := s.cfg

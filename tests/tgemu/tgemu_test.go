@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/gotd/td/session"
 	"github.com/gotd/td/tg"
 	"go.uber.org/goleak"
 
@@ -14,7 +15,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestUploadAndDownload(t *testing.T) {
 	s := start(t, tgemu.Config{Bots: 2})
-	a, b := dial(t, s, 0), dial(t, s, 1)
+	a, err := dialStore(t, s, 0, &session.StorageMemory{}) // with key exchange and sign-in
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := dial(t, s, 1)
 	data := noise(3<<20 + 777)
 	id := a.post(data)
 
@@ -75,7 +80,10 @@ func TestRestartKeepsTheWorld(t *testing.T) {
 		t.Error("token or key changed")
 	}
 	// The client reconnects with the key that it has and needs no new sign-in.
-	if _, err := a.UploadSaveBigFilePart(a.ctx(), &tg.UploadSaveBigFilePartRequest{FileID: 77, FilePart: 1, FileTotalParts: 2, Bytes: half[512<<10:]}); err != nil {
+	if err := again(func() error {
+		_, err := a.UploadSaveBigFilePart(a.ctx(), &tg.UploadSaveBigFilePartRequest{FileID: 77, FilePart: 1, FileTotalParts: 2, Bytes: half[512<<10:]})
+		return err
+	}); err != nil {
 		t.Fatalf("second half of an upload: %v", err)
 	}
 	id2, err := a.send(&tg.InputFileBig{ID: 77, Parts: 2, Name: "x"}, "", 5)
