@@ -1,0 +1,99 @@
+package fs
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"tgfs"
+	"tgfs/index"
+)
+
+// controlName is the attribute of the root that tells Options.Control. It is no
+// attribute of the volume's: it is not listed, and cannot be changed.
+const controlName = "user.tgfs.control"
+
+// GetXAttr reads an extended attribute. The kernel asks for security.capability
+// before an ordinary user's first write to a file, and ls for POSIX ACLs: names
+// of the system, which we do not have, are answered without the index.
+func (f *fileSystem) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+	ino := tgfs.Ino(h.NodeId)
+	if f.isControl(ino, name) {
+		return fill(dest, []byte(f.opts.Control))
+	}
+	if ofSystem(name) {
+		return 0, fuse.ENOTSUP
+	}
+	ctx := f.ctx(cancel, h)
+	defer ctx.finish()
+	v, err := f.ix.GetXattr(ctx, ino, name)
+	if err != nil {
+		return 0, f.inodeStatus("getxattr", ino, err)
+	}
+	return fill(dest, v)
+}
+
+// SetXAttr writes an extended attribute, with the flags XATTR_CREATE and
+// XATTR_REPLACE.
+func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	ino := tgfs.Ino(in.NodeId)
+	if f.isControl(ino, name) {
+		return fuse.EPERM
+	}
+	if ofSystem(name) {
+		return fuse.ENOTSUP
+	}
+	ctx := f.ctx(cancel, &in.InHeader)
+	defer ctx.finish()
+	// The value lies in a buffer of go-fuse's.
+	return f.inodeStatus("setxattr", ino, f.ix.SetXattr(ctx, ino, name, bytes.Clone(value), index.XattrFlags(in.Flags)))
+}
+
+// ListXAttr lists the names of the extended attributes, each ended by a zero.
+func (f *fileSystem) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	ctx := f.ctx(cancel, h)
+	defer ctx.finish()
+	ino := tgfs.Ino(h.NodeId)
+	names, err := f.ix.ListXattr(ctx, ino)
+	if err != nil {
+		return 0, f.inodeStatus("listxattr", ino, err)
+	}
+	var list []byte
+	for _, n := range names {
+		list = append(append(list, n...), 0)
+	}
+	return fill(dest, list)
+}
+
+// RemoveXAttr removes an extended attribute.
+func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	ino := tgfs.Ino(h.NodeId)
+	if f.isControl(ino, name) {
+		return fuse.EPERM
+	}
+	if ofSystem(name) {
+		return fuse.ENOTSUP
+	}
+	ctx := f.ctx(cancel, h)
+	defer ctx.finish()
+	return f.inodeStatus("removexattr", ino, f.ix.RemoveXattr(ctx, ino, name))
+}
+
+func (f *fileSystem) isControl(ino tgfs.Ino, name string) bool {
+	return ino == tgfs.RootIno && name == controlName && f.opts.Control != ""
+}
+
+// ofSystem tells whether the name is one of the kernel's own, such as that of a
+// POSIX ACL.
+func ofSystem(name string) bool { return strings.HasPrefix(name, "system.") }
+
+// fill copies v to dest and tells its length. ERANGE with the length is how
+// go-fuse is told that dest is too small, and also how it is told the length
+// when that was all it asked for.
+func fill(dest, v []byte) (uint32, fuse.Status) {
+	if len(v) > len(dest) {
+		return uint32(len(v)), fuse.ERANGE
+	}
+	return uint32(copy(dest, v)), fuse.OK
+}
