@@ -40,14 +40,14 @@ func openVolume(ctx context.Context, c *config, p paths, dir string, log *slog.L
 			err = errors.Join(err, v.close(ctx))
 		}
 	}()
-	secret, err := c.secret()
-	if err != nil {
-		return v, err
-	}
 	if there, err := exists(p.Index); err != nil {
 		return v, err
 	} else if !there {
 		return v, tgfs.Inputf("no volume here: there is no index at %s: run tgfs init --config %s", p.Index, shellQuote(c.path))
+	}
+	secret, err := c.secret()
+	if err != nil {
+		return v, err
 	}
 	if v.lock, err = lockState(p, dir); err != nil {
 		return v, err
@@ -125,6 +125,11 @@ func (c *config) poolConfig(p paths, log *slog.Logger) botpool.Config {
 // is then still staged stays for the next mount, which is no error.
 func (v *volume) close(ctx context.Context) error {
 	var errs []error
+	if v.pool != nil {
+		// An upload that is broken off asks Telegram to forget it, and may wait
+		// long for the answer; the end of the pool ends that too.
+		defer context.AfterFunc(ctx, func() { _ = v.pool.Close() })() // told below
+	}
 	if v.store != nil {
 		err := v.store.Close(ctx)
 		if left := v.store.Status().Staged; left > 0 {

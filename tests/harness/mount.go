@@ -102,7 +102,9 @@ func (w *World) TryMount(args ...string) error {
 	}
 	w.proc = p
 	for deadline := time.Now().Add(serveTimeout); ; time.Sleep(5 * time.Millisecond) {
-		if Serves(w.Mnt) {
+		// The mount answers a moment before it says so; killed in that moment,
+		// it would stay behind in the middle of its own first request.
+		if strings.Contains(p.out.String(), "msg=mounted") && Serves(w.Mnt) {
 			return nil
 		}
 		if p.ended() {

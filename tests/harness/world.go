@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,8 +135,12 @@ func (w *World) cleanup() {
 		if !w.tb.Failed() {
 			w.Umount()
 		} else {
-			w.tb.Logf("mount's log:\n%s", tail(w.Log(), 8000))
-			_ = w.proc.cmd.Process.Kill()
+			// Where it hangs, if it does, is in its log after this.
+			_ = w.proc.cmd.Process.Signal(syscall.SIGQUIT)
+			if w.proc.wait(5*time.Second) != nil {
+				_ = w.proc.cmd.Process.Kill()
+			}
+			w.tb.Logf("mount's log:\n%s", tail(w.Log(), 400_000))
 		}
 		if err := w.proc.wait(30 * time.Second); err != nil {
 			w.tb.Error(err)
