@@ -301,21 +301,24 @@ func (c *Cache) prefetch() {
 
 // Stats counts what happened since New.
 type Stats struct {
-	MemoryHits, LineHits, Misses int64 // reads served by memory, by a kept line (on disk, if there is one), by neither
-	Fetches                      int64 // requests to the source
-	FetchedBytes                 int64
-	FetchErrors                  int64
-	Corrupt                      int64 // chunks that did not open
-	Prefetched                   int64 // prefetches that began
-	PrefetchSkipped              int64 // those that found the line near
-	PrefetchDropped              int64 // those that found the queue full
-	DiskErrors                   int64
-	MemoryBytes                  int64 // held now
-	Lines, LineBytes             int64 // held now
-	FreeSlots                    int   // now
-	WaitingReaders               int   // for a slot, now
-	WaitingBackground            int   // for a slot, now
-	Queued                       int   // prefetches, now
+	MemoryHits        int64 `json:"memory_hits"` // reads served from memory
+	LineHits          int64 `json:"line_hits"`   // reads served from a kept line (on disk, if there is a disk level)
+	Misses            int64 `json:"misses"`      // reads that needed the source
+	Fetches           int64 `json:"fetches"`     // requests to the source
+	FetchedBytes      int64 `json:"fetched_bytes"`
+	FetchErrors       int64 `json:"fetch_errors"`
+	Corrupt           int64 `json:"corrupt"`          // chunks that did not open
+	Prefetched        int64 `json:"prefetched"`       // prefetches that began
+	PrefetchSkipped   int64 `json:"prefetch_skipped"` // those that found the line near
+	PrefetchDropped   int64 `json:"prefetch_dropped"` // those that found the queue full
+	DiskErrors        int64 `json:"disk_errors"`
+	MemoryBytes       int64 `json:"memory_bytes"` // held now
+	Lines             int64 `json:"lines"`        // held now
+	LineBytes         int64 `json:"line_bytes"`
+	FreeSlots         int   `json:"free_slots"`         // now
+	WaitingReaders    int   `json:"waiting_readers"`    // for a slot, now
+	WaitingBackground int   `json:"waiting_background"` // for a slot, now
+	Queued            int   `json:"queued"`             // prefetches, now
 }
 
 // Stats returns the counts. They are read one by one, not at one moment.

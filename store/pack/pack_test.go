@@ -224,10 +224,11 @@ func TestFlippedByteIsRefusedByVerify(t *testing.T) {
 	for _, c := range []struct {
 		pack     *built
 		from, to int64
-	}{{p, 0, p.Size}, {q, q.parts[0].Off + int64(q.parts[0].Len) - 20, q.Size}} {
+		bits     []byte
+	}{{p, 0, p.Size, []byte{1, 0x10, 0x80}}, {q, q.parts[0].Off + int64(q.parts[0].Len) - 20, q.Size, []byte{1}}} {
 		r := c.pack.reader()
 		for off := c.from; off < c.to; off++ {
-			for _, bit := range []byte{1, 0x80} {
+			for _, bit := range c.bits {
 				c.pack.bytes[off] ^= bit
 				if err := Verify(testKey, testID, r, c.pack.Size); err == nil {
 					t.Errorf("byte %d of %d ^ %#x: Verify found nothing", off, c.pack.Size, bit)

@@ -75,7 +75,7 @@ func encodeTable(frames int, entries, log []byte) []byte {
 // does not know are skipped.
 func decodeTable(sum Summary, b []byte) (Table, error) {
 	t := Table{Summary: sum}
-	seen := false
+	seen, logged := false, false
 	for len(b) > 0 {
 		if len(b) < sectionHead {
 			return Table{}, corrupt(sum.ID, sum.TableOff, "the table ends in a section's head")
@@ -95,7 +95,10 @@ func decodeTable(sum Summary, b []byte) (Table, error) {
 			}
 			t.Entries, seen = entries, true
 		case sectionLog:
-			t.Log = append([]byte(nil), body...)
+			if logged {
+				return Table{}, corrupt(sum.ID, sum.TableOff, "the table has two logs")
+			}
+			t.Log, logged = append([]byte(nil), body...), true
 		}
 	}
 	if !seen {
