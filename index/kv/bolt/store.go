@@ -345,15 +345,14 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) (kv.Pos, error
 	if err := ctx.Err(); err != nil {
 		return kv.Pos{}, err
 	}
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
 	t, err := s.beginUpdate(ctx)
 	if err != nil {
 		return kv.Pos{}, err
 	}
+	defer s.wmu.Unlock()
 	err = func() error {
-		// The lock order of bbolt: a reader that stays open while we wait
-		// for mu could keep a flush, and so mu, from us.
+		// A bbolt reader must not stay open while commit waits for mu: who
+		// holds mu may wait for bbolt to be mapped anew, and that for us.
 		defer t.end()
 		return fn(t)
 	}()
@@ -366,31 +365,39 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) (kv.Pos, error
 	return s.commit(t)
 }
 
-// beginUpdate waits until the flusher leaves room for one more commit.
+// beginUpdate takes wmu, unless it fails, and begins a commit. It waits until
+// the flusher leaves room for one, without wmu, which the flusher needs, too.
 func (s *Store) beginUpdate(ctx context.Context) (*tx, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for {
-		if err := s.stateLocked(); err != nil {
+		s.wmu.Lock()
+		t, flushed, err := s.tryUpdate()
+		if t != nil {
+			return t, nil
+		}
+		s.wmu.Unlock()
+		if err != nil {
 			return nil, err
 		}
-		if !s.fullLocked() {
-			break
-		}
-		if s.frozen == nil {
-			s.freezeLocked()
-			break
-		}
-		flushed := s.flushed
-		s.mu.Unlock()
 		select {
 		case <-flushed:
 		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
-		s.mu.Lock()
-		if err := ctx.Err(); err != nil {
-			return nil, err
+	}
+}
+
+// tryUpdate begins a commit, or returns what to wait for. wmu is held.
+func (s *Store) tryUpdate() (*tx, <-chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.stateLocked(); err != nil {
+		return nil, nil, err
+	}
+	if s.fullLocked() {
+		if s.frozen != nil {
+			return nil, s.flushed, nil
 		}
+		s.freezeLocked()
 	}
 	t := &tx{db: s.db}
 	t.over = make([]*tree, 1, 2)
@@ -398,7 +405,7 @@ func (s *Store) beginUpdate(ctx context.Context) (*tx, error) {
 	if s.frozen != nil {
 		t.over = append(t.over, s.frozen.t)
 	}
-	return t, nil
+	return t, nil, nil
 }
 
 func (s *Store) fullLocked() bool {

@@ -32,11 +32,11 @@ func (v *view) Scan(t byte, p uint64, after string, n int) ([]kv.KV, error) {
 // active overlay still, so it needs no snapshot of it.
 type tx struct {
 	layers
-	db   *bbolt.DB
-	btx  *bbolt.Tx      // begun by the first read that bbolt must answer
-	ops  []item         // in the order of first writing, one for each key
-	at   map[string]int // where in ops a key is, once there are many
-	err  error          // a read inside Add or Max failed: the commit must not go on
+	db  *bbolt.DB
+	btx *bbolt.Tx      // begun by the first read that bbolt must answer
+	ops []item         // in the order of first writing, one for each key
+	at  map[string]int // where in ops a key is, once there are many
+	err error          // a read inside Add or Max failed: the commit must not go on
 }
 
 // Many writes in one commit are rare; few are found faster by looking along.

@@ -228,18 +228,27 @@ func scanSegment(b []byte, first uint64, fn func(record) error) (*segment, error
 // after them, but never where a later record says that the disk had it all.
 func tornAt(b []byte, off int64, seq uint64) bool {
 	rest := b[off:]
-	for i := 1; i+recHeader <= len(rest); i++ {
+	hole := -1 // where the first whole record after the gap begins
+	for i := 1; i+recHeader <= len(rest); {
 		later := binary.BigEndian.Uint64(rest[i+8:])
 		if later <= seq || later-seq > uint64(len(rest)) {
+			i++
 			continue
 		}
-		r, _, ok := parseRecord(rest[i:], later)
+		r, n, ok := parseRecord(rest[i:], later)
 		if !ok {
+			i++
 			continue
 		}
-		return r.synced < seq && unwritten(b, off, off+int64(i))
+		if r.synced >= seq {
+			return false
+		}
+		if hole < 0 {
+			hole = i
+		}
+		i += n
 	}
-	return true
+	return hole < 0 || unwritten(b, off, off+int64(hole))
 }
 
 // unwritten reports whether a block was never written between two offsets: 16
