@@ -44,7 +44,12 @@ func (f *fileSystem) overlaid(ctx context.Context, a index.Attr) (index.Attr, er
 	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return a, nil
 	}
-	return f.overlay(ctx, a)
+	o, err := f.overlay(ctx, a)
+	if o.Size != a.Size || o.Mtime != a.Mtime || o.Ctime != a.Ctime {
+		// What is staged is not in Alloc yet.
+		o.Alloc = max(o.Alloc, o.Size)
+	}
+	return o, err
 }
 
 // SetAttr answers chmod, chown, truncate, utimensat and their like.
@@ -96,6 +101,12 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	a, err := f.setAttr(ctx, ino, sa)
 	if err != nil {
 		return f.inodeStatus("setattr", ino, err)
+	}
+	if a.Mode&syscall.S_IFMT == syscall.S_IFREG && a.Alloc < a.Size {
+		// A hole, or staged and not in Alloc yet?
+		if known, err := f.ix.Attr(ctx, ino); err != nil || known.Size != a.Size {
+			a.Alloc = a.Size
+		}
 	}
 	f.fillAttrOut(out, a)
 	return fuse.OK
@@ -169,12 +180,16 @@ func (f *fileSystem) attrTimeout(a index.Attr) time.Duration {
 	return f.opts.AttrTimeout
 }
 
-// fillAttr puts a into the kernel's form. st_blocks counts holes as if they were
-// data: how much of a file is stored is not known per file.
+// fillAttr puts a into the kernel's form. Holes are not in st_blocks, but while
+// bytes are staged the whole file counts. It is never 0 for a file that is not
+// empty: programs take that to mean that there is nothing to read.
 func fillAttr(out *fuse.Attr, a index.Attr) {
 	out.Ino = uint64(a.Ino)
 	out.Size = uint64(a.Size)
 	out.Blocks = (uint64(a.Size) + 511) / 512
+	if a.Mode&syscall.S_IFMT == syscall.S_IFREG && a.Alloc < a.Size {
+		out.Blocks = max((uint64(a.Alloc)+511)/512, 1)
+	}
 	out.Blksize = blockSize
 	out.Atime, out.Atimensec = seconds(a.Atime)
 	out.Mtime, out.Mtimensec = seconds(a.Mtime)

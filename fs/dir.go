@@ -17,8 +17,8 @@ import (
 // carries the cookie from which to go on after it. A page goes on after the last
 // name of the one before, so entries that come or go between pages neither hide
 // nor repeat others. The cookies' names are kept, so that a program may come back
-// to any of them (seekdir): all of the latest, and of a long listing one in sparse
-// of the older, from which the rest is found by counting.
+// to any of them (seekdir): all near the present place, and of a long listing one
+// in sparse of the others, from which the rest is found by counting.
 //
 // Entries are never kept: what a READDIRPLUS tells is read for it, since the
 // kernel takes it into its caches as true.
@@ -28,30 +28,33 @@ type dir struct {
 	mu    sync.Mutex
 	marks []mark // in order of name; guarded by mu
 	at    int    // marks[at] was given out last; guarded by mu
-	next  uint64 // the next new cookie; guarded by mu
+	next  uint64 // the cookie of the next entry at the end; guarded by mu
+	later uint64 // the next late cookie; guarded by mu
 	limit int    // thin out above so many marks; guarded by mu
 	thin  bool   // some were; guarded by mu
 	bytes int    // of the names in the last page, for the size of the next
 	names int    // how many those were
 }
 
-// mark is an entry that was given out. A cookie that was given to an entry which
-// lies before others with smaller ones is late.
+// mark is an entry that was given out.
 type mark struct {
 	name   string
 	cookie uint64
-	late   bool
 }
 
-// The first cookies are those of "." and "..". Recent is how many marks are kept
-// at the least, sparse says which of the others.
+// Cookies grow with the names, from firstCookie on and after those of "." and "..".
+// Entries that came between others after those had theirs get late ones. Recent is
+// how many marks are kept at the least, sparse says which of the others.
 const (
 	afterDot    = 1
 	afterDotDot = 2
 	firstCookie = 3
+	lateCookie  = 1 << 62
 	recent      = 4096
 	sparse      = 64
 )
+
+func (m mark) late() bool { return m.cookie >= lateCookie }
 
 // OpenDir opens a directory. It stays in being until ReleaseDir.
 func (f *fileSystem) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
@@ -63,8 +66,12 @@ func (f *fileSystem) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.
 		f.letGo(ino)
 		return f.inodeStatus("opendir", ino, err)
 	}
-	out.Fh = f.dirs.add(&dir{ino: ino, next: firstCookie, limit: 2 * recent})
+	out.Fh = f.dirs.add(newDir(ino))
 	return fuse.OK
+}
+
+func newDir(ino tgfs.Ino) *dir {
+	return &dir{ino: ino, next: firstCookie, later: lateCookie, limit: 2 * recent}
 }
 
 // ReadDir tells names and kinds.
@@ -161,7 +168,7 @@ func (d *dir) pageLen(size, header int) int {
 func (d *dir) rewind() {
 	d.at = 0
 	if d.thin {
-		d.marks, d.next, d.limit, d.thin = nil, firstCookie, 2*recent, false
+		d.marks, d.next, d.later, d.limit, d.thin = nil, firstCookie, lateCookie, 2*recent, false
 	}
 }
 
@@ -171,11 +178,38 @@ func (d *dir) mark(name string) int {
 	if i < len(d.marks) && d.marks[i].name == name {
 		return i
 	}
+	cookie := d.newCookie(i)
 	d.marks = append(d.marks, mark{})
 	copy(d.marks[i+1:], d.marks[i:])
-	d.marks[i] = mark{name: name, cookie: d.next, late: i < len(d.marks)-1}
-	d.next++
+	d.marks[i] = mark{name, cookie}
 	return i
+}
+
+// newCookie is the cookie of an entry whose mark will be the i-th: at the end the
+// next; where marks were thinned out, the one it had, if nothing changed there.
+func (d *dir) newCookie(i int) uint64 {
+	before, after := uint64(firstCookie-1), d.next
+	for j := i; j > 0; j-- {
+		if m := d.marks[j-1]; !m.late() {
+			before = m.cookie
+			break
+		}
+	}
+	for _, m := range d.marks[i:] {
+		if !m.late() {
+			after = m.cookie
+			break
+		}
+	}
+	switch {
+	case before+1 == d.next:
+		d.next++
+		return before + 1
+	case before+1 < after:
+		return before + 1
+	}
+	d.later++
+	return d.later - 1
 }
 
 func (d *dir) search(name string) int {
@@ -203,7 +237,7 @@ func (d *dir) thinOut() {
 	kept := d.marks[:0]
 	at := d.at
 	for i, m := range d.marks {
-		if m.late || m.cookie%sparse == 0 || i > at-recent/2 && i < at+recent/2 {
+		if m.late() || m.cookie%sparse == 0 || i > at-recent/2 && i < at+recent/2 {
 			if i == at {
 				d.at = len(kept)
 			}
@@ -228,7 +262,7 @@ func (f *fileSystem) nameAt(ctx context.Context, d *dir, pos uint64) (string, er
 		if m.cookie == pos {
 			return m.name, nil
 		}
-		if !m.late && m.cookie < pos && m.cookie > from {
+		if !m.late() && m.cookie < pos && m.cookie > from {
 			best, from = m.name, m.cookie
 		}
 	}
@@ -237,8 +271,9 @@ func (f *fileSystem) nameAt(ctx context.Context, d *dir, pos uint64) (string, er
 	if err != nil {
 		return "", err
 	}
-	if len(page) > 0 {
-		best = page[len(page)-1].Name
+	for _, e := range page {
+		best = e.Name
+		d.mark(best)
 	}
 	return best, nil
 }

@@ -80,7 +80,9 @@ func TestReadDirUnderChange(t *testing.T) {
 		remove(at - 7) // before it
 		remove(at + 3) // in what the next page would tell
 		must(t, os.WriteFile(m.path("d", fmt.Sprintf("a%05d", round)), nil, 0o644))
-		must(t, os.WriteFile(m.path("d", fmt.Sprintf("f%05dx", at+1)), nil, 0o644))
+		if at < n { // or there is always one more
+			must(t, os.WriteFile(m.path("d", fmt.Sprintf("f%05dx", at+1)), nil, 0o644))
+		}
 	}
 	for name, times := range seen {
 		if times != 1 {
@@ -150,13 +152,16 @@ func TestSeekDir(t *testing.T) {
 			t.Errorf("after %s (cookie %d): got %v, want %s", all[i].Name, all[i].Off, page[:min(1, len(page))], all[i+1].Name)
 		}
 	}
-	// A place stays the same when what was there is gone, and with new ones about.
+	// Places nearby stay the same when what was there is gone, and with new ones about.
+	_, err := unix.Seek(fd, int64(all[n-20].Off), 0)
+	must(t, err)
+	getdents(t, fd, 4096)
 	back := all[n-5]
 	for _, e := range []string{all[n-5].Name, all[n-4].Name, all[n-6].Name} {
 		must(t, os.Remove(m.path("d", e)))
 	}
 	must(t, os.WriteFile(m.path("d", all[n-7].Name+"new"), nil, 0o644))
-	_, err := unix.Seek(fd, int64(all[n-9].Off), 0)
+	_, err = unix.Seek(fd, int64(all[n-9].Off), 0)
 	must(t, err)
 	getdents(t, fd, 4096)
 	_, err = unix.Seek(fd, int64(back.Off), 0)
@@ -181,7 +186,7 @@ func (m *testMount) onlyDir(t *testing.T) *dir {
 
 // TestMarks walks a listing far longer than what a directory's handle keeps.
 func TestMarks(t *testing.T) {
-	d := &dir{next: firstCookie, limit: 2 * recent}
+	d := newDir(1)
 	most := 0
 	const n = 1000000
 	for i := range n {
@@ -197,6 +202,29 @@ func TestMarks(t *testing.T) {
 	}
 	if m := d.marks[d.at]; m.name != "0999999" || m.cookie != firstCookie+n-1 {
 		t.Errorf("stands at %+v", m)
+	}
+	// Back from a mark that was kept: the others get their cookies again.
+	kept := d.marks[d.search("0500000")]
+	var first int
+	fmt.Sscanf(kept.name, "%d", &first)
+	for i := first; i < first+1000; i++ {
+		d.at = d.mark(fmt.Sprintf("%07d", i))
+		if got, want := d.marks[d.at].cookie, uint64(firstCookie+i); got != want {
+			t.Fatalf("cookie of %07d is %d, was %d", i, got, want)
+		}
+	}
+	// A new entry between them gets one of its own, and keeps it.
+	i := d.mark(fmt.Sprintf("%07dx", first+500))
+	late := d.marks[i].cookie
+	if !d.marks[i].late() {
+		t.Errorf("cookie %d of a new entry", late)
+	}
+	for range 3 {
+		d.limit = 0
+		d.thinOut()
+	}
+	if i := d.mark(fmt.Sprintf("%07dx", first+500)); d.marks[i].cookie != late {
+		t.Errorf("cookie %d of the new entry later, was %d", d.marks[i].cookie, late)
 	}
 }
 

@@ -81,14 +81,31 @@ func (m *memFiles) SetAttr(ctx context.Context, ino tgfs.Ino, sa index.SetAttr) 
 		now := time.Now().UnixNano()
 		sa.Mtime = &now
 	}
-	if err := m.commitLocked(ctx, ino); err != nil {
-		return index.Attr{}, err
+	n := m.nodes[ino]
+	if n == nil || !n.staged {
+		a, err := m.ix.SetAttr(ctx, ino, sa)
+		if err == nil && n != nil && sa.Size != nil {
+			n.truncate(*sa.Size)
+		}
+		return a, err
+	}
+	if sa.Size != nil {
+		if err := m.commitLocked(ctx, ino); err != nil {
+			return index.Attr{}, err
+		}
+		n.truncate(*sa.Size)
+		return m.ix.SetAttr(ctx, ino, sa)
 	}
 	a, err := m.ix.SetAttr(ctx, ino, sa)
-	if n := m.nodes[ino]; err == nil && n != nil && sa.Size != nil {
-		n.truncate(*sa.Size)
+	if err != nil {
+		return a, err
 	}
-	return a, err
+	if sa.Mtime != nil {
+		n.mtime = *sa.Mtime
+	}
+	n.ctime = a.Ctime
+	a.Size, a.Mtime = n.size, n.mtime
+	return a, nil
 }
 
 // commitLocked gives what is staged of ino to the index.

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"tgfs"
+	"tgfs/index"
 )
 
 func TestUnlinkWhileOpen(t *testing.T) {
@@ -327,11 +330,17 @@ func TestSpecialFiles(t *testing.T) {
 
 func TestStatFs(t *testing.T) {
 	m := newMount(t)
-	must(t, os.WriteFile(m.path("f"), make([]byte, 1<<20), 0o644))
+	use := func(m *testMount) {
+		t.Helper()
+		must(t, unix.Mknod(m.path("f"), unix.S_IFREG|0o644, 0))
+		ino := tgfs.Ino(lstat(t, m.path("f")).Ino)
+		must(t, m.ix.Commit(context.Background(), nil, []index.FileCommit{{Ino: ino, Size: 1000, Inline: make([]byte, 1000)}}))
+	}
+	use(m)
 	var st unix.Statfs_t
 	must(t, unix.Statfs(m.dir, &st))
-	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used != 1<<20 {
-		t.Errorf("used %d, want 1 MiB", used)
+	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used != 4096 {
+		t.Errorf("used %d, want a block", used)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free != freeBytes {
 		t.Errorf("free %d, want %d", free, int64(freeBytes))
@@ -340,9 +349,9 @@ func TestStatFs(t *testing.T) {
 		t.Errorf("%d inodes used, names of %d", st.Files-st.Ffree, st.Namelen)
 	}
 	q := newMount(t, func(o *Options) { o.Quota = 10 << 20 })
-	must(t, os.WriteFile(q.path("f"), make([]byte, 4<<20), 0o644))
+	use(q)
 	must(t, unix.Statfs(q.dir, &st))
-	if st.Blocks*4096 != 10<<20 || st.Bavail*4096 != 6<<20 {
+	if st.Blocks*4096 != 10<<20 || st.Bavail*4096 != 10<<20-4096 {
 		t.Errorf("under a quota of 10 MiB: total %d, free %d", st.Blocks*4096, st.Bavail*4096)
 	}
 }

@@ -62,6 +62,7 @@ func newMount(t testing.TB, change ...func(*Options)) *testMount {
 	}
 	ctx := context.Background()
 	m := &testMount{dir: t.TempDir(), log: &logBuffer{}}
+	must(t, os.Chmod(filepath.Dir(m.dir), 0o755)) // other users come, too
 	m.ix = newIndex(t, func(ino tgfs.Ino) { m.files.purged(ino) })
 	m.files = newMemFiles(m.ix)
 	opts := Options{Log: slog.New(slog.NewTextHandler(m.log, nil))}

@@ -56,8 +56,8 @@ const (
 	freeInodes = 1 << 32
 )
 
-// StatFs tells the bytes of all files as used. The rest of Options.Quota, or
-// 1 PiB when there is none, is free.
+// StatFs tells the bytes of all files as used, holes and what is only staged left
+// out. The rest of Options.Quota, or 1 PiB when there is none, is free.
 func (f *fileSystem) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	ctx := f.ctx(cancel, h)
 	defer ctx.finish()

@@ -112,11 +112,14 @@ func TestDeadMount(t *testing.T) {
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	if _, err := os.Stat(dir); !errors.Is(err, syscall.ENOTCONN) {
-		t.Fatalf("stat of the dead mount: %v", err)
+	if at, ok := mountAt(dir); !ok || !at.dead() {
+		t.Fatalf("not dead: %+v", at)
 	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	var log logBuffer
-	got, err := MountPoint(dir, slog.New(slog.NewTextHandler(&log, nil)))
+	link := filepath.Join(t.TempDir(), "link")
+	must(t, os.Symlink(dir, link))
+	got, err := MountPoint(link, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil || got != dir {
 		t.Errorf("MountPoint: %q, %v", got, err)
 	}

@@ -24,13 +24,10 @@ func MountPoint(dir string, log *slog.Logger) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("mount point %s: %w", dir, err)
 	}
-	st, err := os.Stat(abs)
-	if errors.Is(err, syscall.ENOTCONN) {
-		if err := clearDead(abs, log); err != nil {
-			return "", err
-		}
-		st, err = os.Stat(abs)
+	if err := clearDead(abs, log); err != nil {
+		return "", err
 	}
+	st, err := os.Stat(abs)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "", tgfs.Inputf("mount point %s does not exist: make it with mkdir", abs)
@@ -51,18 +48,24 @@ func MountPoint(dir string, log *slog.Logger) (string, error) {
 	return dir, nil
 }
 
-// clearDead unmounts what a killed tgfs left at dir. Nothing can be lost by that:
-// nobody serves it.
-func clearDead(dir string, log *slog.Logger) error {
-	// The last element cannot be looked at, the path to it can.
-	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+// clearDead unmounts what a killed tgfs left at path, if there is such a thing.
+// Nothing can be lost by that: nobody serves it.
+func clearDead(path string, log *slog.Logger) error {
+	dir, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return tgfs.Inputf("mount point cannot be used: %v", err)
+		// The last element of a dead mount's path cannot be looked at.
+		e, ok := errors.AsType[*os.PathError](err)
+		if !ok || !errors.Is(err, syscall.ENOTCONN) {
+			return nil // for os.Stat to tell
+		}
+		dir = e.Path
 	}
-	dir = filepath.Join(parent, filepath.Base(dir))
 	at, ok := mountAt(dir)
-	if !ok || !at.tgfs() {
-		return tgfs.Inputf("mount point %s holds a dead mount that is not of tgfs: unmount it with fusermount3 -u", dir)
+	if !ok || !at.dead() {
+		return nil
+	}
+	if !at.tgfs() {
+		return tgfs.Inputf("mount point %s holds a dead mount (%s): unmount it with fusermount3 -u", dir, at.fstype)
 	}
 	if err := unmount(dir, true); err != nil {
 		return tgfs.Inputf("mount point %s holds the mount of a tgfs that died, which could not be cleared: %v", dir, err)
@@ -147,6 +150,13 @@ type mountInfo struct {
 }
 
 func (m mountInfo) tgfs() bool { return m.fstype == "fuse.tgfs" }
+
+// dead tells whether nobody serves a FUSE mount. Its attributes may still be in the
+// kernel's cache, so stat(2) would not tell.
+func (m mountInfo) dead() bool {
+	var st unix.Statfs_t
+	return strings.HasPrefix(m.fstype, "fuse") && errors.Is(unix.Statfs(m.dir, &st), syscall.ENOTCONN)
+}
 
 // minor is the mount's name among the kernel's FUSE connections.
 func (m mountInfo) minor() string {
