@@ -268,7 +268,7 @@ func noise(n int) []byte {
 func again(call func() error) error {
 	for range 20 {
 		err := call()
-		if _, rpc := tgerr.As(err); err == nil || rpc || errors.Is(err, context.DeadlineExceeded) {
+		if _, rpc := tgerr.As(err); err == nil || rpc {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)
