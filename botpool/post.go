@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
+	"github.com/gotd/td/bin"
 	"github.com/gotd/td/tg"
 
 	"tgfs"
@@ -206,14 +208,14 @@ func (c *conn) post(ctx context.Context, doc tgfs.Document, st *post, s *sending
 		// From here on until Telegram refuses it, the message may exist.
 		st.unsure, st.by = true, b.i
 		random := derive("post", doc.ID, st.salt)
-		var res tg.UpdatesClass
-		err := c.call(ctx, famPost, 1, "post", func(ctx context.Context) (err error) {
-			res, err = c.api.MessagesSendMedia(ctx, &tg.MessagesSendMediaRequest{
-				Peer: peer, Media: s.media(), Message: doc.Caption, RandomID: random, Silent: true})
-			return err
+		req := &sendings{Encoder: &tg.MessagesSendMediaRequest{
+			Peer: peer, Media: s.media(), Message: doc.Caption, RandomID: random, Silent: true}}
+		var res tg.UpdatesBox
+		err := c.call(ctx, famPost, 1, "post", func(ctx context.Context) error {
+			return c.client.Invoke(ctx, req, &res)
 		})
 		if err == nil {
-			if id := postedID(res, random); id != 0 {
+			if id := postedID(res.Updates, random); id != 0 {
 				c.posted(doc, st, id)
 				return nil
 			}
@@ -224,7 +226,7 @@ func (c *conn) post(ctx context.Context, doc tgfs.Document, st *post, s *sending
 			return faultf(transient, "post by %v: the answer names no message", b)
 		}
 		f := faultOf(err)
-		if f.sure && f.kind != duplicate {
+		if f.sure && f.kind != duplicate && req.n.Load() <= 1 {
 			st.unsure, st.by = was, by
 		}
 		switch f.kind {
@@ -260,6 +262,20 @@ func (c *conn) post(ctx context.Context, doc tgfs.Document, st *post, s *sending
 	}
 	c.forgetParts()
 	return faultf(transient, "post by %v: Telegram keeps losing parts", b)
+}
+
+// sendings counts how often a request was sent. When a connection drops, gotd
+// repeats a call by itself: a refusal then is one of the repeat, and says nothing
+// about the first.
+type sendings struct {
+	bin.Encoder
+	n atomic.Int32
+}
+
+// Encode implements bin.Encoder.
+func (s *sendings) Encode(b *bin.Buffer) error {
+	s.n.Add(1)
+	return s.Encoder.Encode(b)
 }
 
 // posted ends an upload.

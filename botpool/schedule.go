@@ -91,7 +91,7 @@ func (s *scheduler) do(ctx context.Context, size int64, run func(ctx context.Con
 			return err
 		}
 		if !queued {
-			if err := s.rest(ctx, famUpload); err != nil {
+			if err := s.rest(ctx, famUpload, time.Time{}); err != nil {
 				return err
 			}
 			clear(j.skip)
@@ -168,6 +168,7 @@ func (s *scheduler) settle(i int, fam family, err error) {
 // takes a bot for which prefer (may be nil) holds.
 func (s *scheduler) call(ctx context.Context, fam family, prefer func(bot int) bool, run func(ctx context.Context, bot int) error) error {
 	skip := map[int]bool{}
+	var soonest time.Time // the first end of the limits that were met in this round
 	var last error
 	for tries := 0; tries < maxAttempts; {
 		i, full, room, err := s.take(fam, skip, prefer)
@@ -183,10 +184,11 @@ func (s *scheduler) call(ctx context.Context, fam family, prefer func(bot int) b
 				}
 				continue
 			}
-			if err := s.rest(ctx, fam); err != nil {
+			if err := s.rest(ctx, fam, soonest); err != nil {
 				return err
 			}
 			clear(skip)
+			soonest = time.Time{}
 			continue
 		}
 		err = run(ctx, i)
@@ -201,8 +203,10 @@ func (s *scheduler) call(ctx context.Context, fam family, prefer func(bot int) b
 		if !moves(err) {
 			return err
 		}
-		if faultOf(err).kind != limited {
+		if f := faultOf(err); f.kind != limited {
 			tries++
+		} else if soonest.IsZero() || f.until.Before(soonest) {
+			soonest = f.until
 		}
 		skip[i] = true
 		last = err
@@ -436,8 +440,9 @@ func (s *scheduler) load(i int) load {
 }
 
 // rest sleeps until a bot may be free: 5 s with jitter, less when a limit ends
-// or a bot comes back sooner.
-func (s *scheduler) rest(ctx context.Context, fam family) error {
+// or a bot comes back sooner. soonest is the end of a limit of another family
+// that stopped the caller; zero: none.
+func (s *scheduler) rest(ctx context.Context, fam family, soonest time.Time) error {
 	s.mu.Lock()
 	now := time.Now()
 	d := jitter(restTime)
@@ -446,6 +451,9 @@ func (s *scheduler) rest(ctx context.Context, fam family) error {
 		if t := l.waits(fam); l.lost == nil && !l.away && t.After(now) {
 			d = min(d, t.Sub(now))
 		}
+	}
+	if soonest.After(now) {
+		d = min(d, soonest.Sub(now))
 	}
 	came := s.came
 	s.mu.Unlock()

@@ -52,7 +52,7 @@ func TestUnlinkWhileOpen(t *testing.T) {
 	deadline := time.Now().Add(5 * time.Second)
 	for {
 		if nodes, opens := m.files.left(); nodes == 1 && opens == 0 {
-			break // only the new g
+			break // only the new g, once the old one has lingered
 		} else if time.Now().After(deadline) {
 			t.Fatalf("%d files and %d handles left after the last close", nodes, opens)
 		}

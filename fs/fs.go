@@ -71,6 +71,8 @@ type fileSystem struct {
 	dirs  table[*dir]
 	conn  connection // of this mount; set before the first request
 
+	linger lingering // what renames replaced
+
 	// setIDs counts the changes that gave a file a set-id bit: a handle that
 	// has looked since the last one need not look again (see dropSetID).
 	setIDs atomic.Uint64
@@ -128,7 +130,7 @@ var _ interface {
 } = (*fileSystem)(nil)
 
 func newFileSystem[F File](ix *index.Index, st Files[F], opts Options) *fileSystem {
-	return &fileSystem{
+	f := &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		ix:            ix,
 		open: func(ctx context.Context, ino tgfs.Ino) (File, error) {
@@ -143,6 +145,8 @@ func newFileSystem[F File](ix *index.Index, st Files[F], opts Options) *fileSyst
 		log:     opts.Log,
 		opts:    opts,
 	}
+	f.linger.letGo = f.letGo
+	return f
 }
 
 // String names the filesystem in go-fuse's own messages.

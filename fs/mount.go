@@ -163,6 +163,7 @@ func (s *Server) panicked(what any) fuse.Status {
 func (s *Server) serve() {
 	defer close(s.done)
 	s.server.Serve()
+	s.fs.linger.end()
 	// A connection that was aborted leaves handles that were never released.
 	for _, h := range s.fs.files.drain() {
 		s.fs.close(h.File, h.ino)

@@ -95,6 +95,22 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, name, new
 	if flags&^(index.RenameNoReplace|index.RenameExchange) != 0 {
 		return f.status("rename", dir, fmt.Errorf("flags %#x: %w", in.Flags, syscall.EINVAL))
 	}
-	_, err := f.ix.Rename(ctx, dir, name, tgfs.Ino(in.Newdir), newName, flags)
+	// The kernel has both directories locked: what is there now is what goes.
+	newDir := tgfs.Ino(in.Newdir)
+	var old tgfs.Ino
+	if flags == 0 {
+		if a, err := f.ix.Lookup(ctx, newDir, newName); err == nil {
+			old = a.Ino
+			f.ix.Hold(old)
+		}
+	}
+	gone, err := f.ix.Rename(ctx, dir, name, newDir, newName, flags)
+	switch {
+	case old == 0:
+	case err == nil && gone.Ino == old && gone.Nlink == 0:
+		f.linger.add(old)
+	default:
+		f.letGo(old)
+	}
 	return f.status("rename", dir, err)
 }

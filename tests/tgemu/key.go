@@ -21,6 +21,16 @@ func (s *Server) PublicKeyPEM() string {
 	}))
 }
 
+// ParsePublicKey reads what PublicKeyPEM returned, for a gotd client.
+func ParsePublicKey(s string) (exchange.PublicKey, error) {
+	p, _ := pem.Decode([]byte(s))
+	if p == nil {
+		return exchange.PublicKey{}, errors.New("tgemu: no PEM block")
+	}
+	k, err := x509.ParsePKCS1PublicKey(p.Bytes)
+	return exchange.PublicKey{RSA: k}, err
+}
+
 // loadKey reads the world's RSA key, or makes it. Clients pin it, so it lasts as
 // long as the directory.
 func loadKey(path string) (exchange.PrivateKey, error) {
