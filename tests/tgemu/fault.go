@@ -1,6 +1,7 @@
 package tgemu
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,11 +80,13 @@ var kinds = []Kind{
 	Delay, RefuseConnects,
 }
 
-// UnmarshalJSON reads a fault; a bot left out is AnyBot.
+// UnmarshalJSON reads a fault; a bot left out is AnyBot, an unknown field an error.
 func (f *Fault) UnmarshalJSON(b []byte) error {
 	type plain Fault
 	p := plain{Bot: AnyBot}
-	if err := json.Unmarshal(b, &p); err != nil {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p); err != nil {
 		return err
 	}
 	*f = Fault(p)
