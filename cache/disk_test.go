@@ -81,6 +81,37 @@ func TestDiskSurvivesRestart(t *testing.T) {
 	}
 }
 
+func TestPrefetchSkipsWhatIsOnDisk(t *testing.T) {
+	o := &origin{chunk: 10_000}
+	dir := onDisk(t, o, 1)
+	c := open(t, Config{Dir: dir}, o)
+	c.Prefetch(firstOf(o, 0))
+	c.Prefetch(firstOf(o, 1))
+	waitFor(t, func() bool { return c.Stats().Lines == 2 })
+	if s := c.Stats(); s.PrefetchSkipped != 1 || s.Fetches != 1 {
+		t.Errorf("stats %+v", s)
+	}
+	// Now it is in memory, and no longer on disk.
+	if err := c.lines.clear(); err != nil {
+		t.Fatal(err)
+	}
+	c.Prefetch(firstOf(o, 1))
+	if s := c.Stats(); s.PrefetchSkipped != 2 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// A prefetch that fails is nobody's error, and keeps nothing from being read.
+func TestFailedPrefetch(t *testing.T) {
+	o := &origin{chunk: 10_000, fail: tgfs.ErrGone}
+	c := open(t, Config{Dir: t.TempDir()}, o)
+	c.Prefetch(firstOf(o, 0))
+	waitFor(t, func() bool { return c.Stats().FetchErrors == 1 && c.Stats().FreeSlots == 32 })
+	o.set(func() { o.fail = nil })
+	waitFor(t, func() bool { return !c.near(firstOf(o, 0)) })
+	read(t, c, o, firstOf(o, 0))
+}
+
 func TestDamagedFileIsAMiss(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"flipped byte": func(path string) error {

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -310,6 +310,36 @@ func TestTruncatedPackIsRefused(t *testing.T) {
 	}
 }
 
+func TestWalkLineRefusesWhatIsNoLine(t *testing.T) {
+	p := build(t, nil, noise(1, 300), noise(2, 300))
+	frame := p.frame(0)
+	for name, c := range map[string]struct {
+		off   int64
+		line  []byte
+		found int
+	}{
+		"off the grid":       {1, frame, 0},
+		"negative":           {-tgfs.LineSize, frame, 0},
+		"too long":           {tgfs.LineSize, make([]byte, tgfs.LineSize+1), 0},
+		"no pack header":     {0, frame, 0},
+		"cut pack header":    {0, p.bytes[:10], 0},
+		"cut frame":          {tgfs.LineSize, append(slices.Clone(frame), frame[:50]...), 1},
+		"cut frame header":   {tgfs.LineSize, append(slices.Clone(frame), frame[:5]...), 1},
+		"garbage":            {tgfs.LineSize, append(slices.Clone(frame), "garbage"...), 1},
+		"bytes after zeros":  {tgfs.LineSize, append(slices.Clone(frame), 0, 0, 1), 1},
+		"zeros between them": {tgfs.LineSize, slices.Concat(frame, []byte{0}, frame), 1},
+	} {
+		parts, err := WalkLine(testID, c.off, c.line)
+		if !errors.Is(err, tgfs.ErrCorrupt) || len(parts) != c.found {
+			t.Errorf("%s: %d parts, %v; want %d", name, len(parts), err, c.found)
+		}
+	}
+	parts, err := WalkLine(testID, tgfs.LineSize, slices.Concat(frame, frame, make([]byte, 100)))
+	if err != nil || len(parts) != 2 || parts[1].Off != tgfs.LineSize+int64(len(frame)) {
+		t.Errorf("two frames and zeros: %v, %v", parts, err)
+	}
+}
+
 func TestReadErrorIsNotCorruption(t *testing.T) {
 	p := build(t, nil, noise(1, 3*tgfs.LineSize/4), noise(2, 3*tgfs.LineSize/4))
 	want := errors.New("the disk fails")
@@ -366,27 +396,24 @@ func TestSameContentTwiceLooksDifferent(t *testing.T) {
 	}
 }
 
-// sourceText returns n bytes of Go source, this package's own, repeated only as
+// sourceText returns n bytes of Go source, this module's own, repeated only as
 // far as needed.
 func sourceText(t testing.TB, n int) []byte {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
+	var all []byte
+	err := filepath.WalkDir("../..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all = append(all, b...)
+		return err
+	})
+	if err != nil || len(all) == 0 {
 		t.Fatalf("no source here: %v", err)
 	}
-	root := filepath.Join(runtime.GOROOT(), "src", "net", "http")
-	if more, _ := filepath.Glob(filepath.Join(root, "*.go")); len(more) > 0 {
-		files = more
-	}
-	var all []byte
 	for len(all) < n {
-		for _, f := range files {
-			b, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, b...)
-		}
+		all = append(all, all...)
 	}
 	return all[:n]
 }

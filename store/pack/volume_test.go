@@ -161,6 +161,34 @@ func TestNewerVersionIsSaidSo(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+func TestCaptionsThatAreNone(t *testing.T) {
+	const vol, id = "aa000000-0000-4000-8000-0000000000bb", "cc0000000000000000000000000000dd"
+	for text, want := range map[string]error{
+		"":                             ErrForeign,
+		"a holiday picture":            ErrForeign,
+		"tgfs":                         ErrForeign,
+		"tgfs is great":                ErrForeign,
+		"tgfs -1 pack":                 ErrForeign,
+		strings.Repeat("tgfs 1 ", 200): ErrForeign,
+		"tgfs 0 pack " + vol:           tgfs.ErrCorrupt,
+		"tgfs 1 pack":                  tgfs.ErrCorrupt,
+		"tgfs 1 pack " + id:            tgfs.ErrCorrupt,
+		"tgfs 1 volume nonsense":       tgfs.ErrCorrupt,
+		"tgfs 1 pack " + vol:           tgfs.ErrCorrupt,
+		"tgfs 1 pack " + vol + " " + vol + " 5000 4000":    tgfs.ErrCorrupt,
+		"tgfs 1 pack " + vol + " " + id + " 5000 5000":     tgfs.ErrCorrupt,
+		"tgfs 1 pack " + vol + " " + id + " -1 -2":         tgfs.ErrCorrupt,
+		"tgfs 1 pack " + vol + " " + id + " 99999999999 1": tgfs.ErrCorrupt,
+	} {
+		if c, err := ParseCaption(text); !errors.Is(err, want) || c != (Caption{}) {
+			t.Errorf("ParseCaption(%.60q) = %+v, %v; want %v", text, c, err, want)
+		}
+	}
+	if _, err := ParseCaption("tgfs 1 checkpoint " + vol); !isInput(err) {
+		t.Errorf("a kind to come: %v", err)
+	}
+}
+
 func TestSecretInput(t *testing.T) {
 	s := NewKeySecret()
 	back, err := ParseKeySecret(" " + s.Reveal() + "\n")
