@@ -2,6 +2,7 @@ package botpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,9 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotd/td/exchange"
 	"github.com/gotd/td/telegram"
 	"github.com/gotd/td/telegram/dcs"
 	"github.com/gotd/td/tg"
+	"github.com/gotd/td/tgerr"
+
+	"tgfs"
 )
 
 const (
@@ -121,6 +126,9 @@ func (b *bot) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
+		if time.Since(born) > steadyLife {
+			pause = reviveFirst
+		}
 		f := classify(ctx, err)
 		b.note(f)
 		switch f.kind {
@@ -131,14 +139,15 @@ func (b *bot) run(ctx context.Context) {
 			return
 		case relogin:
 			b.log.Warn("session revoked, signing in again", "err", f.err)
-			if err := b.home.forget(); err != nil {
-				b.log.Warn("session file not removed", "err", err)
+			// An unregistered key is good for signing in; any other, or one that
+			// did not help, makes way for a new one, which takes longer.
+			if !tgerr.Is(f.err, "AUTH_KEY_UNREGISTERED") || pause > reviveFirst {
+				if err := b.home.forget(); err != nil {
+					b.log.Warn("session file not removed", "err", err)
+				}
 			}
 		default:
 			b.log.Warn("bot disconnected, connecting again", "err", f.err)
-		}
-		if time.Since(born) > steadyLife {
-			pause = reviveFirst
 		}
 		// The first revival is at once: a revoked session is no reason to idle.
 		if pause > reviveFirst {
@@ -181,8 +190,11 @@ func (b *bot) live(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil && cause != context.Canceled {
 		return cause
 	}
-	if err == nil {
-		err = fmt.Errorf("the connection ended")
+	switch {
+	case err == nil:
+		err = errors.New("the connection ended")
+	case errors.Is(err, exchange.ErrKeyFingerprintNotFound):
+		err = tgfs.Inputf("public_key is not this server's (%s has another one): take the key that belongs to it", b.cfg.where())
 	}
 	return err
 }

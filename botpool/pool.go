@@ -258,12 +258,12 @@ func (p *Pool) await(ctx context.Context) error {
 	case !until.IsZero():
 		return fmt.Errorf("Telegram lets no bot sign in before %s: try again then", until.Format(time.DateTime))
 	}
-	return fmt.Errorf("cannot reach Telegram at %s in %v: %w", p.where(), p.cfg.Patience, p.netErr())
+	return fmt.Errorf("cannot reach Telegram at %s in %v: %w", p.cfg.where(), p.cfg.Patience, p.netErr())
 }
 
-func (p *Pool) where() string {
-	if p.cfg.Addr != "" {
-		return p.cfg.Addr
+func (c *Config) where() string {
+	if c.Addr != "" {
+		return c.Addr
 	}
 	return "its own addresses"
 }
