@@ -239,7 +239,7 @@ func (k *checker) volume() error {
 
 // conclude compares what the passes gathered.
 func (k *checker) conclude() {
-	if root := k.inodes.at(tgfs.RootIno); !root.here || k.dirs[tgfs.RootIno] == nil && root.typ != 0 {
+	if !k.inodes.at(tgfs.RootIno).here {
 		k.problem("there is no root directory")
 	}
 	k.inodes.each(func(ino tgfs.Ino, s *inodeState) {

@@ -79,7 +79,7 @@ func (c *change) commitStep(at *commitCursor, files []FileCommit) error {
 		known[at.pack.ID] = true
 		at.pack = nil
 	}
-	for budget := stepOps; at.file < len(files) && budget > 0; {
+	for budget := c.x.step; at.file < len(files) && budget > 0; {
 		f := &files[at.file]
 		n, err := load(c, f.Ino)
 		if err == syscall.ENOENT {
@@ -164,7 +164,7 @@ func (c *change) commitExtent(at *commitCursor, f *FileCommit, n *inode, known m
 		}
 		known[e.Part.Pack] = true
 	}
-	rest, met, err := c.insert(f.Ino, n, e, stepOps)
+	rest, met, err := c.insert(f.Ino, n, e, c.x.step)
 	if err != nil {
 		return err
 	}

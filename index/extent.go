@@ -170,7 +170,7 @@ func (c *change) setSize(ino tgfs.Ino, n *inode, size int64) error {
 
 // cutBeyond makes one step of the cut to the file's size.
 func (c *change) cutBeyond(ino tgfs.Ino, n *inode) error {
-	upto, _, err := c.cutRange(ino, n, n.size, math.MaxInt64, stepOps)
+	upto, _, err := c.cutRange(ino, n, n.size, math.MaxInt64, c.x.step)
 	switch {
 	case err != nil:
 		return err

@@ -156,6 +156,8 @@ type Config struct {
 	Purged func(tgfs.Ino)
 	// Log takes warnings; default slog.Default.
 	Log *slog.Logger
+
+	step int // default stepOps; tests make smaller steps
 }
 
 // Index is an open index. It is safe for concurrent use.
@@ -164,6 +166,7 @@ type Index struct {
 	now    func() time.Time
 	purged func(tgfs.Ino)
 	log    *slog.Logger
+	step   int // records that a commit changes at most, about
 
 	// LOCK ORDER: gate < the store's own < holdMu, idMu. Nobody waits in
 	// holdMu or idMu for anything but a commit that already runs.

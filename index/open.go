@@ -71,13 +71,16 @@ func newIndex(s kv.Store, cfg Config) *Index {
 	x := &Index{
 		kv: s, now: cfg.Now, purged: cfg.Purged, log: cfg.Log,
 		held: make(map[tgfs.Ino]int), dying: make(map[tgfs.Ino]int),
-		work: make(chan struct{}, 1),
+		work: make(chan struct{}, 1), step: cfg.step,
 	}
 	if x.now == nil {
 		x.now = time.Now
 	}
 	if x.log == nil {
 		x.log = slog.Default()
+	}
+	if x.step == 0 {
+		x.step = stepOps
 	}
 	x.undead = sync.NewCond(&x.holdMu)
 	return x

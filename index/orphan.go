@@ -133,20 +133,20 @@ func (c *change) purge(ino tgfs.Ino, n *inode) error {
 	listed := n.flags&(fCut|fDead) != 0
 	n.alloc -= int64(len(n.inline))
 	n.inline = nil
-	upto, met, err := c.cutRange(ino, n, 0, math.MaxInt64, stepOps)
+	upto, met, err := c.cutRange(ino, n, 0, math.MaxInt64, c.x.step)
 	if err != nil {
 		return err
 	}
 	clear := upto == math.MaxInt64
-	if clear && n.has(fXattr) && met < stepOps {
-		rows, err := c.Scan(tXattr, uint64(ino), "", stepOps)
+	if clear && n.has(fXattr) && met < c.x.step {
+		rows, err := c.Scan(tXattr, uint64(ino), "", c.x.step)
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
 			c.Del(xattrKey(ino, row.S))
 		}
-		clear = len(rows) < stepOps
+		clear = len(rows) < c.x.step
 	} else if n.has(fXattr) {
 		clear = false
 	}
