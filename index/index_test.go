@@ -3,7 +3,7 @@ package index_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -25,14 +25,7 @@ var ctx = context.Background()
 // newIndex makes a volume on a fresh embedded store.
 func newIndex(t testing.TB, cfg index.Config) *index.Index {
 	t.Helper()
-	s, err := bolt.Open(filepath.Join(t.TempDir(), "index"), bolt.Config{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, err := index.Create(ctx, s, index.Volume{ID: tgfs.NewVolumeID()}, index.NewInode{Mode: 0o755}, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := createAt(t, filepath.Join(t.TempDir(), "index"), bolt.Config{}, cfg)
 	t.Cleanup(func() {
 		checkClean(t, x)
 		if err := x.Close(); err != nil {
@@ -40,6 +33,57 @@ func newIndex(t testing.TB, cfg index.Config) *index.Index {
 		}
 	})
 	return x
+}
+
+func createAt(t testing.TB, path string, bcfg bolt.Config, cfg index.Config) *index.Index {
+	t.Helper()
+	bcfg.Create = true
+	s, err := bolt.Open(path, bcfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := index.Create(ctx, s, index.Volume{ID: tgfs.NewVolumeID()}, index.NewInode{Mode: 0o755}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func openAt(t testing.TB, path string, cfg index.Config) *index.Index {
+	t.Helper()
+	s, err := bolt.Open(path, bolt.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := index.Open(ctx, s, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// crashCopy copies the files of a store that flushes nothing by itself: what
+// is left when its process is killed now.
+func crashCopy(t testing.TB, path string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "index")
+	names, err := filepath.Glob(path + ".wal/*")
+	if err == nil {
+		err = os.MkdirAll(to+".wal", 0o700)
+	}
+	for _, name := range append(names, path) {
+		var b []byte
+		if err == nil {
+			b, err = os.ReadFile(name)
+		}
+		if err == nil {
+			err = os.WriteFile(to+name[len(path):], b, 0o600)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
 }
 
 func checkClean(t testing.TB, x *index.Index) {
@@ -69,55 +113,5 @@ func wantErr(t testing.TB, what string, err error, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-func BenchmarkCreate(b *testing.B) {
-	x := newIndex(b, index.Config{})
-	dir := root
-	i := 0
-	for b.Loop() {
-		if i%1000 == 0 {
-			dir = create(b, x, root, fmt.Sprintf("directory-%d", i), dirMode)
-		}
-		i++
-		if _, err := x.Create(ctx, dir, fmt.Sprintf("a-file-with-a-name-%d", i), index.NewInode{Mode: fileMode}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func TestSmoke(t *testing.T) {
-	x := newIndex(t, index.Config{})
-	d := create(t, x, root, "d", dirMode)
-	f := create(t, x, d, "f", fileMode)
-	id := tgfs.NewPackID()
-	p := &index.Pack{ID: id, Ref: tgfs.Ref{Channel: 1, Message: 2, Size: 5 << 20}}
-	if err := x.Commit(ctx, p, []index.FileCommit{{Ino: f, Size: 3 << 20, Extents: []tgfs.Extent{
-		{Off: 0, Len: 1 << 20, Part: tgfs.Part{Pack: id, Off: 0, Len: 1 << 20}},
-		{Off: 2 << 20, Len: 1 << 20, Part: tgfs.Part{Pack: id, Off: 1 << 20, Len: 1 << 20}},
-	}}}); err != nil {
-		t.Fatal(err)
-	}
-	l, err := x.Layout(ctx, f, 0, 1<<30)
-	if err != nil || len(l.Extents) != 2 || l.Size != 3<<20 {
-		t.Fatal(l, err)
-	}
-	if pk, err := x.Pack(ctx, id); err != nil || pk.Live != 2<<20 {
-		t.Fatal(pk, err)
-	}
-	if _, err := x.Rename(ctx, d, "f", root, "g", 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := x.Rmdir(ctx, root, "d"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := x.Unlink(ctx, root, "g"); err != nil {
-		t.Fatal(err)
-	}
-	_, err = x.Attr(ctx, f)
-	wantErr(t, "Attr", err, syscall.ENOENT)
-	if pk, err := x.Pack(ctx, id); err != nil || pk.Live != 0 {
-		t.Fatal(pk, err)
 	}
 }
