@@ -158,7 +158,8 @@ func TestBandwidth(t *testing.T) {
 				if err := move(i, b); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
-				if d := time.Since(begin).Seconds(); d < 0.95 || d > 1.25 {
+				// The upper bound is for a busy machine: TestPacer has the exact one.
+				if d := time.Since(begin).Seconds(); d < 0.94 || d > 2.5 {
 					t.Errorf("%s: bot %d took %.2f s for 4 MiB at 4 MiB/s", what, i, d)
 				}
 			})

@@ -50,7 +50,7 @@ type pacer struct {
 }
 
 // burst is how much line time an idle bot may have saved up.
-const burst = 20 * time.Millisecond
+const burst = 50 * time.Millisecond
 
 func (p *pacer) set(rate int64) {
 	p.mu.Lock()
