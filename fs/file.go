@@ -34,9 +34,14 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return fuse.Status(syscall.ESTALE) // the kernel looks again
 	}
-	h, a, err := f.openFile(ctx, a.Ino, in.Flags, existed && in.OpenFlags&fuse.OPEN_KILL_SUIDGID != 0)
+	var h *file
+	if existed {
+		h, a, err = f.openFile(ctx, a.Ino, in.Flags, in.OpenFlags&fuse.OPEN_KILL_SUIDGID != 0)
+	} else {
+		h, err = f.openNew(ctx, a.Ino)
+	}
 	if err != nil {
-		return f.inodeStatus("create", a.Ino, err)
+		return f.inodeStatus("create", dir, err)
 	}
 	f.fillEntryOut(&out.EntryOut, a)
 	f.fillOpenOut(&out.OpenOut, h, in.Flags)
@@ -54,7 +59,7 @@ func (f *fileSystem) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fus
 		return f.status("tmpfile", dir, err)
 	}
 	defer f.letGo(a.Ino) // held by the handle from here on
-	h, a, err := f.openFile(ctx, a.Ino, in.Flags, false)
+	h, err := f.openNew(ctx, a.Ino)
 	if err != nil {
 		return f.dataStatus("tmpfile", a.Ino, err)
 	}
@@ -76,10 +81,22 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	return fuse.OK
 }
 
+// openNew opens an inode that was just made, and that nobody else knows or can
+// remove yet.
+func (f *fileSystem) openNew(ctx context.Context, ino tgfs.Ino) (*file, error) {
+	o, err := f.open(ctx, ino)
+	if err != nil {
+		return nil, err
+	}
+	h := &file{File: o, ino: ino}
+	h.setIDs.Store(neverLooked)
+	return h, nil
+}
+
 // openFile opens ino, truncated if flags say so, and tells its attributes. With
 // kill, a truncation clears the set-id bits.
 func (f *fileSystem) openFile(ctx context.Context, ino tgfs.Ino, flags uint32, kill bool) (*file, index.Attr, error) {
-	o, err := f.open(ctx, ino)
+	h, err := f.openNew(ctx, ino)
 	if err != nil {
 		return nil, index.Attr{Ino: ino}, err
 	}
@@ -95,11 +112,9 @@ func (f *fileSystem) openFile(ctx context.Context, ino tgfs.Ino, flags uint32, k
 		a, err = f.setAttr(ctx, ino, sa)
 	}
 	if err != nil {
-		f.close(o, ino)
+		f.close(h.File, ino)
 		return nil, index.Attr{Ino: ino}, err
 	}
-	h := &file{File: o, ino: ino}
-	h.setIDs.Store(math.MaxUint64) // has not looked yet
 	return h, a, nil
 }
 

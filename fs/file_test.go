@@ -255,7 +255,11 @@ func TestRenameAtomic(t *testing.T) {
 			}
 		})
 	}
-	for i := range 1000 {
+	rounds := 1000
+	if testing.Short() {
+		rounds = 200
+	}
+	for i := range rounds {
 		must(t, os.WriteFile(m.path("tmp"), fmt.Appendf(nil, "contents %04d", i), 0o644))
 		must(t, os.Rename(m.path("tmp"), m.path("f")))
 	}

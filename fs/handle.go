@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -16,6 +17,9 @@ type file struct {
 	// file has no set-id bits.
 	setIDs atomic.Uint64
 }
+
+// neverLooked is file.setIDs of a handle that has not looked yet.
+const neverLooked = math.MaxUint64
 
 // table gives numbers to what is open. A number is not used twice, so that a late
 // request does not meet another handle. How many there are is bounded by the
