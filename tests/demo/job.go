@@ -97,6 +97,11 @@ func makeTree(ctx context.Context, dst string) error {
 			return err
 		}
 	}
+	// The source becomes a module of its own: `go build ./...` around it passes it
+	// by, here, in ./demo and in the mount.
+	if err := os.WriteFile(filepath.Join(dst, "go.mod"), []byte("module tree\n"), 0o644); err != nil {
+		return err
+	}
 	f, err := os.Create(filepath.Join(dst, "big.random"))
 	if err != nil {
 		return err

@@ -74,11 +74,11 @@ func run(ctx context.Context, once bool) (err error) {
 
 // demo knows where things lie; all paths are absolute.
 type demo struct {
-	dir, mnt  string
-	bin       string
-	config    string
-	control   string // host:port of the emulator
-	mounted bool
+	dir, mnt string
+	bin      string
+	config   string
+	control  string // host:port of the emulator
+	mounted  bool
 }
 
 // prepare makes ./demo and ./mnt anew.
