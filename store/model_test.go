@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -61,32 +60,10 @@ func TestStoreIsAByteArray(t *testing.T) {
 						rt.Fatalf("size of file %d is %d, want %d", i, got, len(model[i]))
 					}
 					if got := w.read(ino); string(got) != string(model[i]) {
-						dump(rt, w, ino, got, model[i])
 						rt.Fatalf("file %d: %s", i, difference(got, model[i]))
 					}
 				}
 			},
 		})
 	})
-}
-
-func dump(rt *rapid.T, w *world, ino tgfs.Ino, got, want []byte) {
-	lay, _ := w.ix.Layout(w.t.Context(), ino, 0, 1<<40)
-	fmt.Printf("DUMP size %d inline %v extents:\n", lay.Size, lay.Inline != nil)
-	for _, e := range lay.Extents {
-		fmt.Printf("  %d..%d part %v+%d skip %d\n", e.Off, e.End(), e.Part.Pack, e.Part.Off, e.Skip)
-	}
-	n := w.s.nodes[ino]
-	if n != nil {
-		n.runs.each(0, 1<<40, func(r run) { fmt.Printf("  run %d..%d seq %d job %p\n", r.off, r.end, r.seq, r.job) })
-	}
-	bad := false
-	for i := range got {
-		if (got[i] != want[i]) != bad && (!bad || i%64 == 0) {
-			bad = !bad
-			fmt.Printf("  diff toggles at %d %v\n", i, bad)
-		}
-	}
-	again := w.read(ino)
-	fmt.Printf("  again equal: %v\n", string(again) == string(want))
 }

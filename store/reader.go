@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tgfs"
+	"tgfs/index"
 	"tgfs/store/pack"
 )
 
@@ -37,33 +38,33 @@ func (n *node) plan(ctx context.Context, p []byte, off int64) (plan, error) {
 	}
 	p = p[:min(int64(len(p)), lay.Size-off)]
 	pl := plan{n: len(p), size: lay.Size}
-	if lay.Inline != nil {
-		clear(p)
-		if off < int64(len(lay.Inline)) {
-			copy(p, lay.Inline[off:])
-		}
-	}
 	gaps := []span{{off, off + int64(len(p))}}
 	if staged {
 		if gaps, err = n.readLocked(p, off); err != nil {
 			return plan{}, err
 		}
 	}
-	if lay.Inline != nil {
-		return pl, nil
-	}
 	for _, g := range gaps {
-		pl.extents = append(pl.extents, fillGap(p, off, g, lay.Extents)...)
+		pl.extents = append(pl.extents, fillGap(p, off, g, lay)...)
 	}
 	return pl, nil
 }
 
-// fillGap zeros what no extent of es covers in gap g of p, which starts at file
-// offset off, and returns the extents that do, cut to the gap.
-func fillGap(p []byte, off int64, g span, es []tgfs.Extent) []tgfs.Extent {
+// fillGap returns the extents that show gap g of p, which starts at file offset
+// off, cut to the gap. Where there is none it puts what the index holds itself
+// (a file that grew keeps that until extents cover it), or zeros.
+func fillGap(p []byte, off int64, g span, lay index.Layout) []tgfs.Extent {
+	hole := func(from, to int64) {
+		b := p[from-off : to-off]
+		n := 0
+		if from < int64(len(lay.Inline)) {
+			n = copy(b, lay.Inline[from:])
+		}
+		clear(b[n:])
+	}
 	var out []tgfs.Extent
 	at := g.off
-	for _, e := range es {
+	for _, e := range lay.Extents {
 		if e.End() <= g.off || e.Off >= g.end {
 			continue
 		}
@@ -71,11 +72,11 @@ func fillGap(p []byte, off int64, g span, es []tgfs.Extent) []tgfs.Extent {
 		e.Skip += int32(cut - e.Off)
 		e.Len = min(e.End(), g.end) - cut
 		e.Off = cut
-		clear(p[at-off : e.Off-off])
+		hole(at, e.Off)
 		at = e.End()
 		out = append(out, e)
 	}
-	clear(p[at-off : g.end-off])
+	hole(at, g.end)
 	return out
 }
 
