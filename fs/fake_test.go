@@ -20,6 +20,7 @@ type memFiles struct {
 	nodes map[tgfs.Ino]*memNode
 	opens int
 	read  func(ctx context.Context) error // called before each read, if not nil; guarded by mu
+	sync  func(ctx context.Context) error // likewise before each fsync
 }
 
 type memNode struct {
@@ -127,6 +128,12 @@ func (m *memFiles) blockReads(f func(ctx context.Context) error) {
 	m.read = f
 }
 
+func (m *memFiles) blockSyncs(f func(ctx context.Context) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sync = f
+}
+
 func (n *memNode) truncate(size int64) {
 	for at, p := range n.pages {
 		if at >= size {
@@ -195,9 +202,19 @@ func (f *memFile) WriteAt(ctx context.Context, p []byte, off int64) (int, error)
 	return len(p), nil
 }
 
-func (f *memFile) Flush(ctx context.Context) error { return f.Sync(ctx) }
-
 func (f *memFile) Sync(ctx context.Context) error {
+	f.m.mu.Lock()
+	hook := f.m.sync
+	f.m.mu.Unlock()
+	if hook != nil {
+		if err := hook(ctx); err != nil {
+			return err
+		}
+	}
+	return f.Flush(ctx)
+}
+
+func (f *memFile) Flush(ctx context.Context) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	return f.m.commitLocked(ctx, f.ino)

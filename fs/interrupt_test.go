@@ -20,6 +20,7 @@ import (
 
 func init() {
 	children["read"] = readChild
+	children["fsync"] = fsyncChild
 	children["mmap"] = mmapChild
 }
 
@@ -40,6 +41,81 @@ func readChild(args []string) {
 	}
 	n, _, errno := unix.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&page[0])), 4096)
 	fmt.Println(int(n), errno.Error())
+}
+
+// fsyncChild makes a file durable, from a thread whose number it tells, and tells
+// the errno. It has a handler for SIGUSR1.
+func fsyncChild(args []string) {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1)
+	runtime.LockOSThread()
+	fd, err := unix.Open(args[0], unix.O_RDWR, 0)
+	fmt.Println(unix.Gettid(), err)
+	_, _, errno := unix.Syscall(unix.SYS_FSYNC, uintptr(fd), 0, 0)
+	fmt.Println(int(errno))
+}
+
+// TestSignalsDuringFsync: a signal with a handler does not end an fsync that waits,
+// as it would not on a disk; SIGKILL ends the process at once.
+func TestSignalsDuringFsync(t *testing.T) {
+	m := newMount(t)
+	must(t, os.WriteFile(m.path("f"), []byte("hello"), 0o644))
+	start := func() (cmd *exec.Cmd, tid int, out *bufio.Reader, release func(), ended chan error) {
+		entered, open := make(chan struct{}), make(chan struct{})
+		ended = make(chan error, 1)
+		m.files.blockSyncs(func(ctx context.Context) error {
+			close(entered)
+			select {
+			case <-open:
+				return nil
+			case <-ctx.Done():
+				ended <- ctx.Err()
+				return ctx.Err()
+			}
+		})
+		cmd = child(t, "fsync", m.path("f"))
+		pipe, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		out = bufio.NewReader(pipe)
+		if _, err := fmt.Fscanln(out, &tid, new(string)); err != nil {
+			t.Fatal(err)
+		}
+		<-entered
+		time.Sleep(20 * time.Millisecond)
+		return cmd, tid, out, func() { close(open) }, ended
+	}
+	cmd, tid, out, release, ended := start()
+	must(t, unix.Tgkill(cmd.Process.Pid, tid, unix.SIGUSR1))
+	select {
+	case err := <-ended:
+		t.Errorf("a signal with a handler ended fsync: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	release()
+	if line, err := out.ReadString('\n'); err != nil || line != "0\n" {
+		t.Errorf("fsync after the signal: %q, %v", line, err)
+	}
+	must(t, cmd.Wait())
+
+	for _, signalled := range []bool{false, true} {
+		cmd, tid, _, release, ended := start()
+		if signalled { // the kernel tells of one signal only
+			must(t, unix.Tgkill(cmd.Process.Pid, tid, unix.SIGUSR1))
+			time.Sleep(50 * time.Millisecond)
+		}
+		at := time.Now()
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		if took := time.Since(at); took > 2*time.Second {
+			t.Errorf("killed after %v (signalled before: %v)", took, signalled)
+		}
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Second):
+			t.Errorf("fsync goes on without its caller (signalled before: %v)", signalled)
+		}
+		release()
+	}
 }
 
 // waitingRead starts a child that reads path, whose read waits until release is
