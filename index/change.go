@@ -23,6 +23,7 @@ type change struct {
 
 	gone  []tgfs.Ino // purged by this commit
 	dying []tgfs.Ino // marked in x.dying until this commit is over
+	kept  []tgfs.Ino // unlinked by this commit, and held
 	work  bool       // the commit leaves inodes for the finisher
 }
 
@@ -73,6 +74,9 @@ func (x *Index) try(ctx context.Context, fn func(*change) error) error {
 	}
 	if c.work {
 		x.poke()
+	}
+	for _, ino := range c.kept {
+		x.settle(ctx, ino)
 	}
 	if x.purged != nil {
 		for _, ino := range c.gone {

@@ -104,9 +104,27 @@ func (c *change) bury(ino tgfs.Ino, n *inode) error {
 	if c.isHeld(ino) {
 		c.save(ino, n)
 		c.Set(orphanKey(c.x.kv.Session(), ino), nil)
+		c.kept = append(c.kept, ino)
 		return nil
 	}
 	return c.purge(ino, n)
+}
+
+// settle looks again after an unlinked inode was kept for those who hold it.
+// The last of them may have let go before it could see that the names are gone.
+func (x *Index) settle(ctx context.Context, ino tgfs.Ino) {
+	x.holdMu.Lock()
+	held := x.held[ino] > 0
+	x.holdMu.Unlock()
+	if held {
+		return // its Release sees the commit
+	}
+	err := x.update(context.WithoutCancel(ctx), func(c *change) error {
+		return c.buryOrphan(x.kv.Session(), ino)
+	})
+	if err != nil {
+		x.log.Warn("unlinked inode stays until the next mount", "ino", ino, "err", err)
+	}
 }
 
 // buryOrphan ends an inode of the orphan table, unless it is held or has a name

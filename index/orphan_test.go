@@ -217,7 +217,7 @@ func TestCutAndGrow(t *testing.T) {
 // A purge in the middle of holds and releases takes nothing that is held.
 func TestHoldRaces(t *testing.T) {
 	x := newIndex(t, index.Config{})
-	for range 300 {
+	for range 2000 {
 		f := create(t, x, root, "f", fileMode)
 		var wg sync.WaitGroup
 		wg.Go(func() {
