@@ -46,8 +46,9 @@ type bot struct {
 	posts *budget
 	place *places // where documents are, as this bot sees them
 
-	known   *posts     // the pool's
-	buffers *sync.Pool // the pool's, of *[partSize]byte
+	known   *posts                                                 // the pool's
+	enter   func(context.Context) (context.Context, func(), error) // the pool's
+	buffers *sync.Pool                                             // the pool's, of *[partSize]byte
 
 	up, down, calls, faults atomic.Int64
 	sent                    atomic.Int64 // posts
@@ -95,7 +96,7 @@ func (p *Pool) newBot(i int, id int64, h *home) *bot {
 	n, since := w.learnt()
 	b := &bot{
 		i: i, id: id, token: cfg.Tokens[i], cfg: cfg, sched: sched, home: h, waits: w,
-		known: p.posts, buffers: &p.buffers,
+		known: p.posts, enter: p.enter, buffers: &p.buffers,
 		log:   cfg.Log.With("bot", i+1, "id", id),
 		posts: newBudget(cfg.PostsPerMinute, n, since),
 		place: newPlaces(),

@@ -134,8 +134,10 @@ func (c *conn) getFile(ctx context.Context, pl *place, off int64, b []byte) (int
 	if inv != tg.Invoker(c.client) {
 		do = c.try // a session that another DC forgot is no reason to sign in
 	}
-	err = do(ctx, famFetch, req.Limit, "get file", func(ctx context.Context) error {
-		return inv.Invoke(ctx, req, into)
+	err = c.bot.leavable(ctx, func(ctx context.Context) error {
+		return do(ctx, famFetch, req.Limit, "get file", func(ctx context.Context) error {
+			return inv.Invoke(ctx, req, into)
+		})
 	})
 	if err != nil {
 		if f := faultOf(err); f.kind == relogin && inv != tg.Invoker(c.client) {
@@ -144,10 +146,31 @@ func (c *conn) getFile(ctx context.Context, pl *place, off int64, b []byte) (int
 		}
 		return 0, err
 	}
-	if into.n < want {
-		return 0, faultf(transient, "get file by %v: %d bytes at %d instead of %d", c.bot, into.n, off, want)
+	if n := into.close(); n < want {
+		return 0, faultf(transient, "get file by %v: %d bytes at %d instead of %d", c.bot, n, off, want)
 	}
 	return want, nil
+}
+
+// leavable runs fn and returns when ctx ends, even if fn does not: a cancelled
+// call of gotd's asks the server to drop the answer, and waits for a word about it
+// behind everything that is on its way. Close waits for fn.
+func (b *bot) leavable(ctx context.Context, fn func(context.Context) error) error {
+	inner, leave, err := b.enter(ctx)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer leave()
+		done <- fn(inner)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ends(ctx)
+	}
 }
 
 // unlink closes a connection to another DC that is of no use any more.
@@ -187,10 +210,11 @@ type slice struct {
 	n    int    // guarded by mu: bytes of dst that were filled
 }
 
-func (s *slice) close() {
+func (s *slice) close() (n int) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.dst = nil
-	s.mu.Unlock()
+	return s.n
 }
 
 // Decode implements bin.Decoder.
@@ -210,7 +234,7 @@ func (s *slice) Decode(b *bin.Buffer) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.skip < len(raw) {
+	if s.dst != nil && s.skip < len(raw) {
 		s.n = copy(s.dst, raw[s.skip:])
 	}
 	return nil

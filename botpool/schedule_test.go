@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -392,8 +393,11 @@ func TestQueueMovesWhileTheRunningUploadWaits(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() { _ = f.upload(t.Context(), 1, func(int, int) error { time.Sleep(time.Second); return nil }) })
 		synctest.Wait()
-		done := -1
-		wg.Go(func() { _ = f.upload(t.Context(), 1, func(_, bot int) error { done = bot; return nil }) })
+		var done atomic.Int32
+		done.Store(-1)
+		wg.Go(func() {
+			_ = f.upload(t.Context(), 1, func(_, bot int) error { done.Store(int32(bot)); return nil })
+		})
 		synctest.Wait()
 		if l := f.s.load(0); l.queued != 1 {
 			t.Fatalf("bot 0 has %d queued, want 1", l.queued)
@@ -401,8 +405,8 @@ func TestQueueMovesWhileTheRunningUploadWaits(t *testing.T) {
 		// The limit comes while the upload on bot 0 goes on (it waits it out).
 		f.s.limit(0, famUpload, time.Now().Add(time.Minute))
 		time.Sleep(2 * time.Second)
-		if done != 1 {
-			t.Errorf("the queued upload ran on %d, want 1", done)
+		if got := done.Load(); got != 1 {
+			t.Errorf("the queued upload ran on %d, want 1", got)
 		}
 		close(block)
 		wg.Wait()
