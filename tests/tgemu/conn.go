@@ -55,51 +55,52 @@ func (c *conn) run() error {
 	c.tc = tc
 	c.slots = make(chan struct{}, maxRunning)
 	s := c.dc.srv
-	frame := getBuffer()
-	defer func() { putBuffer(frame, frame.Buf) }()
 	for {
+		frame := getBuffer()
 		ctx, cancel := context.WithTimeout(s.ctx, idleTimeout)
 		err := tc.Recv(ctx, frame)
 		cancel()
 		if err != nil {
+			putBuffer(frame)
 			return err
 		}
-		if frame.Len() < 8 {
-			return errors.New("frame is too short")
-		}
-		id := [8]byte(frame.Buf[:8])
-		if id == [8]byte{} {
-			if err := c.exchange(frame.Copy()); err != nil {
-				return err
-			}
-			continue
-		}
-		k := s.state.key(id, c.dc.id)
-		if k == nil {
-			if err := c.code(codec.CodeAuthKeyNotFound); err != nil {
-				return err
-			}
-			continue
-		}
-		if frame.Len() < outerLen {
-			return errors.New("encrypted message is too short")
-		}
-		if b := s.state.botOf(k); b != nil {
-			b.link.up.take(s, frame.Len())
-		}
-		plain := getBuffer()
-		whole := plain.Buf
-		e, err := open(k, frame.Buf, plain)
-		if err == nil {
-			whole = plain.Buf
-			err = s.session(k, e.session, c).message(c, e, func() { putBuffer(plain, whole) })
-		} else {
-			putBuffer(plain, whole)
-		}
-		if err != nil {
+		if err := c.frame(frame); err != nil {
 			return err
 		}
 	}
+}
+
+// frame handles one frame; it, or a request in it, gives the buffer back.
+func (c *conn) frame(b *bin.Buffer) error {
+	s := c.dc.srv
+	if b.Len() < 8 {
+		putBuffer(b)
+		return errors.New("frame is too short")
+	}
+	id := [8]byte(b.Buf[:8])
+	if id == [8]byte{} {
+		first := b.Copy()
+		putBuffer(b)
+		return c.exchange(first)
+	}
+	k := s.state.key(id, c.dc.id)
+	if k == nil {
+		putBuffer(b)
+		return c.code(codec.CodeAuthKeyNotFound)
+	}
+	if b.Len() < headLen {
+		putBuffer(b)
+		return errors.New("encrypted message is too short")
+	}
+	if bot := s.state.botOf(k); bot != nil {
+		bot.link.up.take(s, b.Len())
+	}
+	e, err := open(k, b.Buf)
+	if err != nil {
+		putBuffer(b)
+		return err
+	}
+	return s.session(k, e.session, c).message(c, e, func() { putBuffer(b) })
 }
 
 // exchange makes an auth key with the client, whose first message was read.

@@ -73,6 +73,7 @@ func (s *Server) routes() http.Handler {
 		return err
 	})
 	handle(m, "/limits", func(l Limits) error { s.SetLimits(l); return nil })
+	handle(m, "/rules", func(r rulesRequest) error { s.SetRules(r.rules()); return nil })
 	handle(m, "/time", func(r struct{ Add duration }) error { s.AddTime(time.Duration(r.Add)); return nil })
 	handle(m, "/references/expire", func(struct{}) error { return s.ExpireReferences() })
 	handle(m, "/keys/forget", func(struct{}) error { return s.ForgetKeys() })
@@ -230,6 +231,23 @@ func (r linkRequest) link() (Link, error) {
 	}
 	l.Bandwidth = int64(n)
 	return l, nil
+}
+
+// rulesRequest are all the Rules; those left out get their defaults.
+type rulesRequest struct {
+	DeleteOld       bool     `json:"delete_old"`
+	RandomDuplicate bool     `json:"random_duplicate"`
+	ReferenceTTL    duration `json:"reference_ttl"`
+	PartTTL         duration `json:"part_ttl"`
+	AllowParallel   bool     `json:"allow_parallel"`
+	EditWindow      duration `json:"edit_window"`
+}
+
+func (r rulesRequest) rules() Rules {
+	return Rules{
+		DeleteOld: r.DeleteOld, RandomDuplicate: r.RandomDuplicate, AllowParallel: r.AllowParallel,
+		ReferenceTTL: time.Duration(r.ReferenceTTL), PartTTL: time.Duration(r.PartTTL), EditWindow: time.Duration(r.EditWindow),
+	}
 }
 
 // duration is a time.Duration as text: "100ms".

@@ -112,6 +112,11 @@ func TestControl(t *testing.T) {
 	}
 	post("/link", `{"latency":"0s","bandwidth":"4MiB"}`)
 	post("/limits", `{"posts_per_minute":1}`)
+	post("/rules", `{"delete_old":true,"reference_ttl":"1h"}`)
+	d = a.document(id)
+	post("/time", `{"add":"61m"}`)
+	_, err = a.get(d, 0, 1024)
+	refused(t, "rules by HTTP", err, "FILE_REFERENCE_EXPIRED")
 	post("/documents/move", `{"bot":0,"dc":4}`)
 	if d := a.document(id); d.DCID != 4 {
 		t.Errorf("document in DC %d, want 4", d.DCID)

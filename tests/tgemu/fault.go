@@ -29,7 +29,7 @@ const (
 	Internal         Kind = "internal"           // 500 RPC_CALL_FAIL
 	TimedOut         Kind = "timed_out"          // -503 Timedout
 	ReferenceExpired Kind = "reference_expired"  // 400 FILE_REFERENCE_EXPIRED
-	FileMigrate      Kind = "file_migrate"       // 303 FILE_MIGRATE_DC
+	FileMigrate      Kind = "file_migrate"       // 303 FILE_MIGRATE_DC, once; see Server.MoveDocuments for the lasting thing
 	PartMissing      Kind = "part_missing"       // 400 FILE_PART_n_MISSING, n = Part
 	KeyUnregistered  Kind = "key_unregistered"   // 401 AUTH_KEY_UNREGISTERED; the key is signed out
 	SessionRevoked   Kind = "session_revoked"    // 401 SESSION_REVOKED; the key is signed out

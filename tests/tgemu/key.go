@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 
 	"github.com/gotd/td/exchange"
 )
@@ -31,12 +32,16 @@ func ParsePublicKey(s string) (exchange.PublicKey, error) {
 	return exchange.PublicKey{RSA: k}, err
 }
 
+// newKey makes one key per process, for all new worlds in it: making a key takes
+// longer than most tests, and on loopback nobody is kept out by it.
+var newKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
+
 // loadKey reads the world's RSA key, or makes it. Clients pin it, so it lasts as
 // long as the directory.
 func loadKey(path string) (exchange.PrivateKey, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		k, err := rsa.GenerateKey(rand.Reader, 2048)
+		k, err := newKey()
 		if err != nil {
 			return exchange.PrivateKey{}, err
 		}

@@ -73,6 +73,13 @@ func TestPartRules(t *testing.T) {
 func TestSmallFile(t *testing.T) {
 	s := start(t, tgemu.Config{})
 	a := dial(t, s, 0)
+	for i := range 2 {
+		if _, err := a.UploadSaveFilePart(a.ctx(), &tg.UploadSaveFilePartRequest{FileID: 8, FilePart: i, Bytes: make([]byte, 1000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := a.send(&tg.InputFile{ID: 8, Parts: 2}, "", number())
+	refused(t, "parts of 1000 bytes", err, "FILE_PART_SIZE_INVALID")
 	data := noise(300<<10 + 11)
 	const size = 128 << 10
 	n := 0
@@ -83,7 +90,7 @@ func TestSmallFile(t *testing.T) {
 		n++
 	}
 	sum := md5.Sum(data)
-	_, err := a.send(&tg.InputFile{ID: 9, Parts: n, MD5Checksum: strings.Repeat("0", 32)}, "", number())
+	_, err = a.send(&tg.InputFile{ID: 9, Parts: n, MD5Checksum: strings.Repeat("0", 32)}, "", number())
 	refused(t, "wrong checksum", err, "MD5_CHECKSUM_INVALID")
 	id, err := a.send(&tg.InputFile{ID: 9, Parts: n, Name: "pack.bin", MD5Checksum: hex.EncodeToString(sum[:])}, "", number())
 	if err != nil {

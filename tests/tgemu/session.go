@@ -281,19 +281,19 @@ func (ss *session) forget(id int64) {
 // answer sends the result of a request and keeps it, in case the request comes
 // again. With lost the answer is kept only.
 func (ss *session) answer(id int64, res bin.Encoder, lost bool) error {
-	plain := getBuffer()
-	begin(plain)
-	plain.PutID(proto.ResultTypeID)
-	plain.PutLong(id)
-	if err := res.Encode(plain); err != nil {
-		putBuffer(plain, plain.Buf)
+	b := getBuffer()
+	begin(b)
+	b.PutID(proto.ResultTypeID)
+	b.PutLong(id)
+	if err := res.Encode(b); err != nil {
+		putBuffer(b)
 		ss.forget(id)
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	ss.mu.Lock()
 	delete(ss.run, id)
-	if n := len(plain.Buf) - innerLen; n < keepBytes {
-		ss.done[id] = append([]byte(nil), plain.Buf[innerLen:]...)
+	if n := len(b.Buf) - headLen; n < keepBytes {
+		ss.done[id] = append([]byte(nil), b.Buf[headLen:]...)
 		ss.order = append(ss.order, id)
 		if len(ss.order) > keepAnswers {
 			delete(ss.done, ss.order[0])
@@ -302,39 +302,36 @@ func (ss *session) answer(id int64, res bin.Encoder, lost bool) error {
 	}
 	ss.mu.Unlock()
 	if lost {
-		putBuffer(plain, plain.Buf)
+		putBuffer(b)
 		return nil
 	}
-	if b := ss.srv.state.botOf(ss.key); b != nil {
-		b.link.down.take(ss.srv, len(plain.Buf)+outerLen)
+	if bot := ss.srv.state.botOf(ss.key); bot != nil {
+		bot.link.down.take(ss.srv, len(b.Buf))
 	}
-	return ss.ship(proto.MessageServerResponse, true, plain)
+	return ss.ship(proto.MessageServerResponse, true, b)
 }
 
 func (ss *session) send(t proto.MessageType, content bool, m bin.Encoder) error {
-	plain := getBuffer()
-	begin(plain)
-	if err := m.Encode(plain); err != nil {
-		putBuffer(plain, plain.Buf)
+	b := getBuffer()
+	begin(b)
+	if err := m.Encode(b); err != nil {
+		putBuffer(b)
 		return err
 	}
-	return ss.ship(t, content, plain)
+	return ss.ship(t, content, b)
 }
 
 func (ss *session) sendRaw(t proto.MessageType, content bool, data []byte) error {
-	plain := getBuffer()
-	begin(plain)
-	plain.Put(data)
-	return ss.ship(t, content, plain)
+	b := getBuffer()
+	begin(b)
+	b.Put(data)
+	return ss.ship(t, content, b)
 }
 
-// ship seals the message begun in plain, sends it on the session's connection, and
-// gives plain back.
-func (ss *session) ship(t proto.MessageType, content bool, plain *bin.Buffer) error {
-	defer func() { putBuffer(plain, plain.Buf) }()
-	s := ss.srv
-	frame := getBuffer()
-	defer func() { putBuffer(frame, frame.Buf) }()
+// ship seals the message begun in b, sends it on the session's connection, and gives
+// b back.
+func (ss *session) ship(t proto.MessageType, content bool, b *bin.Buffer) error {
+	defer putBuffer(b)
 	ss.mu.Lock()
 	c := ss.conn
 	seq := ss.seq * 2
@@ -343,10 +340,10 @@ func (ss *session) ship(t proto.MessageType, content bool, plain *bin.Buffer) er
 		ss.seq++
 	}
 	ss.mu.Unlock()
-	if err := seal(ss.key, envelope{salt: ss.salt(), session: ss.id, id: s.ids.New(t), seq: seq}, plain, frame); err != nil {
+	if err := seal(ss.key, envelope{salt: ss.salt(), session: ss.id, id: ss.srv.ids.New(t), seq: seq}, b); err != nil {
 		return err
 	}
-	return c.send(frame)
+	return c.send(b)
 }
 
 // unpack reads gzip_packed data: gzip as in the documentation, or zlib, which

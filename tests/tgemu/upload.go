@@ -71,6 +71,9 @@ func (c *call) savePart(fileID int64, part, total int, big bool, data []byte) er
 		return err
 	}
 	_, err = u.f.WriteAt(data, int64(part)*maxPart)
+	if errors.Is(err, os.ErrClosed) {
+		err = nil // a part that came twice, and a message took the file meanwhile
+	}
 	if err2 := c.srv.state.partDone(c, uploadKey{c.bot.id, fileID}, u, part, len(data), err); err == nil {
 		err = err2
 	}
@@ -89,7 +92,7 @@ func (st *state) part(c *call, k uploadKey, part, total int, big bool, n int) (*
 		u = nil
 	}
 	// The last part may have any length; all others the same, which divides 512 KiB.
-	whole := n%1024 == 0 && maxPart%n == 0
+	whole := divides(n)
 	last := big && total > 0 && part == total-1
 	if !whole && big && !last {
 		return nil, rpcErr(400, "FILE_PART_SIZE_INVALID")
@@ -135,6 +138,9 @@ func (st *state) part(c *call, k uploadKey, part, total int, big bool, n int) (*
 	st.srv.stat.uploads(c.bot.idx, st.overlaps(k, u))
 	return u, nil
 }
+
+// divides says whether all parts but the last may have n bytes.
+func divides(n int) bool { return n%1024 == 0 && maxPart%n == 0 }
 
 // partDone records a part that is written.
 func (st *state) partDone(c *call, k uploadKey, u *upload, part, n int, err error) error {
@@ -246,6 +252,9 @@ func (st *state) finish(c *call, f tg.InputFileClass, mime string, attrs []tg.Do
 			return nil, k, rpcErr(400, "FILE_PART_SIZE_INVALID")
 		}
 		size += int64(l)
+	}
+	if n > 1 && !divides(u.parts[0]) {
+		return nil, k, rpcErr(400, "FILE_PART_SIZE_INVALID") // small files: told only now
 	}
 	if !big && size > maxSmall {
 		return nil, k, rpcErr(400, "FILE_PARTS_INVALID")
