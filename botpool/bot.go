@@ -361,14 +361,16 @@ func (c *conn) barred(channel int64, err error) error {
 	if f.kind != barred {
 		return err
 	}
+	// A copy: the callers of one flight share its fault.
+	g := *f
 	if channel != c.bot.cfg.Channel {
-		f.kind = permanent
-		return f
+		g.kind = permanent
+		return &g
 	}
-	f.kind = lost
+	g.kind = lost
 	c.bot.retire(c)
-	c.end(f)
-	return f
+	c.end(&g)
+	return &g
 }
 
 func (b *bot) sawRTT(d time.Duration) {

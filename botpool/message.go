@@ -234,7 +234,7 @@ func (c *conn) replace(ctx context.Context, ref tgfs.Ref, doc tgfs.Document) err
 		return nil
 	}
 	if err != nil && faultOf(err).kind == parts {
-		faultOf(err).kind = transient
+		return &fault{kind: transient, arg: -1, err: err}
 	}
 	return err
 }

@@ -29,6 +29,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(serverEnv) != "" {
+		serveBench()
+		return
+	}
 	flag.Parse()
 	// Most of these tests sleep or wait for another: processors do not bound them.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
