@@ -168,8 +168,8 @@ type Index struct {
 	log    *slog.Logger
 	step   int // records that a commit changes at most, about
 
-	// LOCK ORDER: gate < the store's own < holdMu, idMu. Nobody waits in
-	// holdMu or idMu for anything but a commit that already runs.
+	// LOCK ORDER: gate, idMu < the store's own < holdMu. Who waits in holdMu
+	// waits only for commits that already run.
 
 	// gate is held shared by every change, and alone by Check, which
 	// compares sums over the whole index.

@@ -37,13 +37,14 @@ func (x *Index) drop(ino tgfs.Ino) bool {
 	return true
 }
 
-// Release ends a Hold. The last one of an inode without names purges it. When
-// Release fails, the hold is gone all the same; the inode, if it has no names,
-// is purged by the next Open.
+// Release ends a Hold. The last one of an inode without names purges it, even
+// when ctx has ended. When Release fails, the hold is gone all the same; the
+// inode, if it has no names, is purged by the next Open.
 func (x *Index) Release(ctx context.Context, ino tgfs.Ino) error {
 	if !x.drop(ino) {
 		return nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	// Most files have names: a look is cheaper than a commit. An unlink
 	// after it sees that the inode is not held.
 	named := false

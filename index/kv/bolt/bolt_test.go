@@ -370,6 +370,33 @@ func TestLogBound(t *testing.T) {
 	}
 }
 
+func TestTrimRemovesFiles(t *testing.T) {
+	s, path := fresh(t, tiny)
+	for i := range 300 {
+		set(t, s, 1, fmt.Sprint(i%50), strings.Repeat("v", 100))
+	}
+	h, _ := s.Head(bg)
+	before := len(segments(t, path))
+	if err := s.Trim(bg, h); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := len(segments(t, path)); before < 10 || after > 2 {
+		t.Errorf("%d segments before the trim, %d after", before, after)
+	}
+	s = open(t, path, tiny)
+	defer s.Close()
+	err := s.Changes(bg, kv.Pos{Epoch: h.Epoch, Seq: h.Seq - 1}, func([]kv.Change) error { return nil })
+	if !errors.Is(err, kv.ErrGap) {
+		t.Errorf("changes before the trim, after reopening: %v, want ErrGap", err)
+	}
+	if get(t, s, 1, "49") == "" {
+		t.Error("a record went with the log")
+	}
+}
+
 func TestReadersDoNotWait(t *testing.T) {
 	s, _ := fresh(t, tiny)
 	defer s.Close()
