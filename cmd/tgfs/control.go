@@ -42,8 +42,8 @@ const eventEvery = 250 * time.Millisecond
 type served interface {
 	// status is a value for JSON.
 	status(ctx context.Context) (any, error)
-	// bytesLeft is how many bytes wait for Telegram.
-	bytesLeft() int64
+	// countdown returns what tells how many bytes have not gone up yet.
+	countdown() func() int64
 	// sync returns when all that was closed is in Telegram and committed.
 	sync(ctx context.Context) error
 	// leave drains (unless detach), unmounts and closes; an error means that
@@ -78,11 +78,11 @@ func serveControl(path string, m served, log *slog.Logger) (*control, error) {
 		}
 	})
 	mux.HandleFunc("POST /sync", func(w http.ResponseWriter, r *http.Request) {
-		stream(w, r, m.bytesLeft, m.sync)
+		stream(w, r, m.countdown(), m.sync)
 	})
 	mux.HandleFunc("POST /umount", func(w http.ResponseWriter, r *http.Request) {
 		detach := r.URL.Query().Get("detach") != ""
-		stream(w, r, m.bytesLeft, func(ctx context.Context) error { return m.leave(ctx, detach) })
+		stream(w, r, m.countdown(), func(ctx context.Context) error { return m.leave(ctx, detach) })
 	})
 	c := &control{srv: &http.Server{Handler: mux}, path: path, done: make(chan struct{})}
 	go func() {

@@ -180,9 +180,6 @@ func newServing(v *volume, m *fs.Server, dir string) *serving {
 	return s
 }
 
-// bytesLeft is how many bytes wait for Telegram.
-func (s *serving) bytesLeft() int64 { return s.store.Status().Staged }
-
 // leave uploads (unless detach), unmounts and closes. A busy mount, and an
 // upload that was broken off, leave the mount as it was.
 func (s *serving) leave(ctx context.Context, detach bool) error {
@@ -278,12 +275,13 @@ func (s *serving) finish(signals <-chan os.Signal, stderr io.Writer) error {
 func (s *serving) watchFinish(signals <-chan os.Signal, stderr io.Writer, done <-chan struct{}) {
 	p := newProgress(stderr, "uploading (interrupt again to leave it staged)")
 	defer p.end()
+	left := s.countdown()
 	tick := time.NewTicker(eventEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			p.left(s.bytesLeft())
+			p.left(left())
 		case <-signals:
 			close(s.hurry)
 			return

@@ -162,6 +162,26 @@ func (v *volume) sync(ctx context.Context) error {
 	return nil
 }
 
+// countdown returns what tells how many bytes have not gone up yet, to show to
+// people: the stage shrinks by whole packs, so what the bots sent since is taken
+// off what was staged at the call.
+func (v *volume) countdown() func() int64 {
+	sent := func() (n int64) {
+		for _, b := range v.pool.Status().Bots {
+			n += b.BytesUp
+		}
+		return n
+	}
+	staged, before := v.store.Status().Staged, sent()
+	return func() int64 {
+		now := v.store.Status().Staged
+		if now == 0 {
+			return 0
+		}
+		return max(1, min(now, staged+before-sent()))
+	}
+}
+
 // ensurePinned pins the volume's header if nothing is pinned: an init that was
 // cut short, or a slip of an administrator. Recovery starts at the pinned message.
 func (v *volume) ensurePinned(ctx context.Context) {
