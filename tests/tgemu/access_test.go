@@ -105,6 +105,7 @@ func TestUserMethods(t *testing.T) {
 }
 
 func TestSignIn(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{Bots: 2})
 	c := telegram.NewClient(1, "hash", options(s, &session.StorageMemory{}))
 	err := c.Run(t.Context(), func(ctx context.Context) error {
@@ -159,6 +160,7 @@ func TestSessionRevoked(t *testing.T) {
 // Two clients with one session are what AUTH_KEY_DUPLICATED is for; one that
 // reconnects is not.
 func TestParallelConnections(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{})
 	a := dial(t, s, 0)
 	for range 5 {
@@ -196,6 +198,7 @@ func TestParallelConnections(t *testing.T) {
 
 // Away from home a key may use several connections: clients move files so.
 func TestMediaConnections(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{})
 	a := dial(t, s, 0)
 	dc := s.DCs()[1]
@@ -227,6 +230,7 @@ func TestMediaConnections(t *testing.T) {
 }
 
 func TestOtherDC(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{DCs: 3})
 	a := dial(t, s, 0)
 	data := noise(1<<20 + 1)
@@ -263,6 +267,7 @@ func TestOtherDC(t *testing.T) {
 }
 
 func TestForgottenKeys(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{})
 	a := dial(t, s, 0)
 	if err := s.ForgetKeys(); err != nil {

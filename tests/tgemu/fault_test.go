@@ -131,9 +131,10 @@ func TestFaultSelection(t *testing.T) {
 
 // However the answer to a post is lost, the repeated post makes no second message.
 func TestLostAnswers(t *testing.T) {
+	t.Parallel() // gotd takes its time to find out, and to end
 	for _, k := range []tgemu.Kind{tgemu.DropAfter, tgemu.LostReply, tgemu.DropMidFrame, tgemu.HalfOpen, tgemu.Delay} {
 		t.Run(string(k), func(t *testing.T) {
-			t.Parallel() // gotd takes its time to find out, and to end
+			t.Parallel()
 			s := start(t, tgemu.Config{})
 			a := dial(t, s, 0)
 			f, err := a.upload(1, noise(100), 512<<10)
@@ -170,6 +171,7 @@ func TestLostAnswers(t *testing.T) {
 }
 
 func TestDrops(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{})
 	a := dial(t, s, 0)
 	data := noise(2 << 20)
@@ -287,6 +289,7 @@ func TestBadSalt(t *testing.T) {
 }
 
 func TestSaltsChange(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{SaltTTL: 200 * time.Millisecond})
 	a := dial(t, s, 0)
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -311,6 +314,7 @@ func TestRefuseConnects(t *testing.T) {
 
 // A login flood is answered to the bot that a token names.
 func TestLoginFlood(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{Bots: 2})
 	inject(t, s, tgemu.Fault{Kind: tgemu.FloodWait, Bot: 1, Method: "auth.importBotAuthorization", Seconds: 1057})
 	if _, err := dialStore(t, s, 0, &session.StorageMemory{}); err != nil {
@@ -322,6 +326,7 @@ func TestLoginFlood(t *testing.T) {
 
 // Requests of one connection run side by side: a slow one holds up nobody.
 func TestNoHeadOfLineBlocking(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{})
 	a := dial(t, s, 0)
 	a.channel()

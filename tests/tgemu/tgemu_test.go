@@ -14,6 +14,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestUploadAndDownload(t *testing.T) {
+	t.Parallel()
 	s := start(t, tgemu.Config{Bots: 2})
 	a, err := dialStore(t, s, 0, &session.StorageMemory{}) // with key exchange and sign-in
 	if err != nil {
