@@ -42,8 +42,8 @@ type Config struct {
 	MemoryBytes int64        // opened chunks in memory, overhead included; default 128 MiB, negative is none
 	DiskBytes   int64        // lines on disk; default 10 GiB
 	FreeFloor   int64        // bytes of the disk left free for others; default 1 GiB, negative is none
-	Slots       int          // requests to the source at once; default 32
-	Queue       int          // prefetches waiting; default 256
+	Slots       int          // requests to the source at once; default 32 (one flow has at most 3/4, background work 1/2)
+	Queue       int          // prefetches waiting for a slot, past which they are dropped; default 256
 	Log         *slog.Logger // default: none
 }
 
@@ -78,9 +78,8 @@ type Cache struct {
 	chunks  *flights[tgfs.Part, []byte] // opening a chunk, whatever it takes
 	fetches *flights[line, fetched]     // fetching a line; waited for by chunks' calls
 
-	queue   chan tgfs.Part // prefetches
-	never   chan struct{}  // is never closed: the hurry of background work
-	workers sync.WaitGroup
+	ahead   ahead
+	flows   atomic.Uint64 // the last one's number
 	once    sync.Once
 	closing error
 
@@ -94,12 +93,6 @@ type fetched struct {
 	fresh bool
 }
 
-type counters struct {
-	memoryHits, lineHits, misses                 atomic.Int64
-	fetches, fetchedBytes, fetchErrors, corrupt  atomic.Int64
-	prefetched, prefetchDropped, prefetchSkipped atomic.Int64
-}
-
 // New makes a cache in front of src. A directory that cannot be used, or that
 // another process uses, is a *tgfs.InputError.
 func New(cfg Config, src Source) (*Cache, error) {
@@ -110,8 +103,7 @@ func New(cfg Config, src Source) (*Cache, error) {
 		slots:   newLimiter(cfg.Slots),
 		chunks:  newFlights[tgfs.Part, []byte](),
 		fetches: newFlights[line, fetched](),
-		queue:   make(chan tgfs.Part, cfg.Queue),
-		never:   make(chan struct{}),
+		ahead:   ahead{limit: cfg.Queue + max(1, cfg.Slots/2), lines: make(map[line]struct{})},
 	}
 	chunkBytes := cfg.MemoryBytes
 	if cfg.Dir == "" {
@@ -131,36 +123,7 @@ func New(cfg Config, src Source) (*Cache, error) {
 			return nil, errors.Join(err, c.lines.close())
 		}
 	}
-	// Each worker waits for one prefetch, so there are as many as background
-	// work may have slots.
-	for range max(1, cfg.Slots/2) {
-		c.workers.Go(c.prefetch)
-	}
 	return c, nil
-}
-
-// Get returns the chunk at p, opened. Nobody may change it; it stays valid as
-// long as the caller keeps it. When ctx ends Get returns its error at once, and
-// what it waited for goes on for the others who wait for it; when nobody does,
-// it ends. A chunk that does not open as it comes from the source gives an error
-// that wraps tgfs.ErrCorrupt; after Close it is tgfs.ErrClosed. Errors are not
-// remembered.
-func (c *Cache) Get(ctx context.Context, p tgfs.Part) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if b, ok := c.mem.get(p); ok {
-		c.stats.memoryHits.Add(1)
-		return b, nil
-	}
-	return c.get(ctx, p, nil)
-}
-
-func (c *Cache) get(ctx context.Context, p tgfs.Part, urgent <-chan struct{}) ([]byte, error) {
-	b, _, err := c.chunks.do(ctx, p, urgent, func(call *call[[]byte], _ func([]byte, error)) ([]byte, error) {
-		return c.load(call, p)
-	})
-	return b, err
 }
 
 // load is a flight of chunks: it gets the chunk from the nearest level.
@@ -186,7 +149,10 @@ func (c *Cache) load(call *call[[]byte], p tgfs.Part) ([]byte, error) {
 	}
 	c.stats.misses.Add(1)
 	for {
-		l, late, err := c.fetches.do(call.ctx, lineOf(p), call.urgent, c.fetch(lineOf(p)))
+		l, late, err := c.fetches.do(call.ctx, lineOf(p), &call.need, c.fetch(lineOf(p)))
+		if errors.Is(err, errDropped) && call.need.urgent() {
+			continue // a reader came for it at that moment
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -237,11 +203,11 @@ func (c *Cache) fetch(l line) func(*call[fetched], func(fetched, error)) (fetche
 		if b, ok := c.lines.line(l); ok {
 			return fetched{b: b}, nil
 		}
-		slot, err := c.slots.acquire(call.ctx, call.urgent)
+		slot, err := c.slots.acquire(call.ctx, &call.need)
 		if err != nil {
 			return fetched{}, err
 		}
-		defer c.slots.release(slot)
+		defer c.slots.hold(slot, &call.need)()
 		c.stats.fetches.Add(1)
 		b, err := c.src.FetchLine(call.ctx, l.pack, l.n)
 		if err != nil {
@@ -253,97 +219,6 @@ func (c *Cache) fetch(l line) func(*call[fetched], func(fetched, error)) (fetche
 		c.lines.put(l, b, current)
 		return fetched{}, nil // it has landed: nobody sees this
 	}
-}
-
-// Prefetch asks for the chunk at p to be there when Get comes. It never waits:
-// when Config.Queue of them wait already, it is dropped. Nothing happens if the
-// chunk's line is near or on its way. A reader who comes for the chunk lifts the
-// prefetch into the readers' queue.
-func (c *Cache) Prefetch(p tgfs.Part) {
-	if c.near(p) {
-		c.stats.prefetchSkipped.Add(1)
-		return
-	}
-	select {
-	case c.queue <- p:
-	default:
-		c.stats.prefetchDropped.Add(1)
-	}
-}
-
-func (c *Cache) near(p tgfs.Part) bool {
-	l := lineOf(p)
-	if _, ok := c.mem.get(p); ok {
-		return true
-	}
-	return c.lines.has(l) || c.fetches.has(l) || c.chunks.has(p)
-}
-
-// prefetch is a worker: it waits for one prefetch at a time.
-func (c *Cache) prefetch() {
-	for {
-		select {
-		case <-c.chunks.life.Done():
-			return
-		case p := <-c.queue:
-			if c.near(p) {
-				c.stats.prefetchSkipped.Add(1)
-				continue
-			}
-			c.stats.prefetched.Add(1)
-			if _, err := c.get(c.chunks.life, p, c.never); err != nil && c.chunks.life.Err() == nil {
-				// Who needs the chunk will meet the error.
-				c.log.Debug("prefetch failed", "pack", p.Pack, "off", p.Off, "err", err)
-			}
-		}
-	}
-}
-
-// Stats counts what happened since New.
-type Stats struct {
-	MemoryHits        int64 `json:"memory_hits"` // reads served from memory
-	LineHits          int64 `json:"line_hits"`   // reads served from a kept line (on disk, if there is a disk level)
-	Misses            int64 `json:"misses"`      // reads that needed the source
-	Fetches           int64 `json:"fetches"`     // requests to the source
-	FetchedBytes      int64 `json:"fetched_bytes"`
-	FetchErrors       int64 `json:"fetch_errors"`
-	Corrupt           int64 `json:"corrupt"`          // chunks that did not open
-	Prefetched        int64 `json:"prefetched"`       // prefetches that began
-	PrefetchSkipped   int64 `json:"prefetch_skipped"` // those that found the line near
-	PrefetchDropped   int64 `json:"prefetch_dropped"` // those that found the queue full
-	DiskErrors        int64 `json:"disk_errors"`
-	MemoryBytes       int64 `json:"memory_bytes"` // held now
-	Lines             int64 `json:"lines"`        // held now
-	LineBytes         int64 `json:"line_bytes"`
-	FreeSlots         int   `json:"free_slots"`         // now
-	WaitingReaders    int   `json:"waiting_readers"`    // for a slot, now
-	WaitingBackground int   `json:"waiting_background"` // for a slot, now
-	Queued            int   `json:"queued"`             // prefetches, now
-}
-
-// Stats returns the counts. They are read one by one, not at one moment.
-func (c *Cache) Stats() Stats {
-	s := Stats{
-		MemoryHits:      c.stats.memoryHits.Load(),
-		LineHits:        c.stats.lineHits.Load(),
-		Misses:          c.stats.misses.Load(),
-		Fetches:         c.stats.fetches.Load(),
-		FetchedBytes:    c.stats.fetchedBytes.Load(),
-		FetchErrors:     c.stats.fetchErrors.Load(),
-		Corrupt:         c.stats.corrupt.Load(),
-		Prefetched:      c.stats.prefetched.Load(),
-		PrefetchSkipped: c.stats.prefetchSkipped.Load(),
-		PrefetchDropped: c.stats.prefetchDropped.Load(),
-		MemoryBytes:     c.mem.held(),
-		Queued:          len(c.queue),
-	}
-	lines, bytes := c.lines.held()
-	s.Lines, s.LineBytes = int64(lines), bytes
-	if d, ok := c.lines.(*disk); ok {
-		s.DiskErrors = d.errors.Load()
-	}
-	s.WaitingReaders, s.WaitingBackground, s.FreeSlots = c.slots.waiting()
-	return s
 }
 
 // Drop forgets everything, also what is being fetched while it runs. Chunks that
@@ -361,7 +236,7 @@ func (c *Cache) Close() error {
 	c.once.Do(func() {
 		c.chunks.close()
 		c.fetches.close()
-		c.workers.Wait()
+		c.ahead.close()
 		c.mem.close()
 		c.closing = c.lines.close()
 	})

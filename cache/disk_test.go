@@ -108,7 +108,7 @@ func TestFailedPrefetch(t *testing.T) {
 	c.Prefetch(firstOf(o, 0))
 	waitFor(t, func() bool { return c.Stats().FetchErrors == 1 && c.Stats().FreeSlots == 32 })
 	o.set(func() { o.fail = nil })
-	waitFor(t, func() bool { return !c.near(firstOf(o, 0)) })
+	waitFor(t, func() bool { return !c.chunks.has(firstOf(o, 0)) && !c.ahead.has(line{firstOf(o, 0).Pack, 0}) })
 	read(t, c, o, firstOf(o, 0))
 }
 

@@ -27,14 +27,33 @@ type flights[K comparable, V any] struct {
 type call[V any] struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	urgent chan struct{} // closed once somebody waits who is in a hurry
+	need   need          // of the waiters: that of the first, until one is in a hurry
 	done   chan struct{} // closed once v and err are set
 	v      V
 	err    error
 
-	hurry   bool // guarded by flights.mu: urgent is closed
+	hurried bool // guarded by flights.mu: need.soon is closed
 	landed  bool // guarded by flights.mu: done is closed
 	waiters int  // guarded by flights.mu
+}
+
+// need says for whom something is done, and whether somebody waits for it.
+type need struct {
+	flow uint64        // of who began
+	soon chan struct{} // closed once a reader waits
+	by   uint64        // the reader's flow; set before soon is closed
+}
+
+// atOnce is a need.soon that is closed.
+var atOnce = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (n *need) urgent() bool {
+	select {
+	case <-n.soon:
+		return true
+	default:
+		return false
+	}
 }
 
 var errGoexit = errors.New("the flight's goroutine ended early")
@@ -45,12 +64,12 @@ func newFlights[K comparable, V any]() *flights[K, V] {
 }
 
 // do returns the outcome of the call for key, which run starts if there is none
-// in the air. It leaves as soon as ctx ends. urgent says when this waiter is in
-// a hurry: nil is at once.
+// in the air. It leaves as soon as ctx ends. n says for whom, and when that one
+// is in a hurry; from then on the call is.
 //
 // run may call land to hand the outcome to all who wait, and to all who come
 // until it returns: to these, late is true. Else what it returns is the outcome.
-func (f *flights[K, V]) do(ctx context.Context, key K, urgent <-chan struct{}, run func(c *call[V], land func(V, error)) (V, error)) (v V, late bool, err error) {
+func (f *flights[K, V]) do(ctx context.Context, key K, n *need, run func(c *call[V], land func(V, error)) (V, error)) (v V, late bool, err error) {
 	f.mu.Lock()
 	c := f.calls[key]
 	if c == nil {
@@ -58,7 +77,7 @@ func (f *flights[K, V]) do(ctx context.Context, key K, urgent <-chan struct{}, r
 			f.mu.Unlock()
 			return v, false, tgfs.ErrClosed
 		}
-		c = &call[V]{urgent: make(chan struct{}), done: make(chan struct{})}
+		c = &call[V]{need: need{flow: n.flow, soon: make(chan struct{})}, done: make(chan struct{})}
 		c.ctx, c.cancel = context.WithCancel(f.life)
 		f.calls[key] = c
 		f.wg.Add(1)
@@ -66,8 +85,10 @@ func (f *flights[K, V]) do(ctx context.Context, key K, urgent <-chan struct{}, r
 	}
 	late = c.landed
 	c.waiters++
-	if urgent == nil {
-		c.hurryLocked()
+	soon := n.soon
+	if n.urgent() {
+		c.hurryLocked(n)
+		soon = nil // nothing more to hear: a nil channel never fires
 	}
 	f.mu.Unlock()
 
@@ -78,11 +99,11 @@ func (f *flights[K, V]) do(ctx context.Context, key K, urgent <-chan struct{}, r
 			return c.v, late, c.err
 		case <-ctx.Done():
 			return v, late, ctx.Err()
-		case <-urgent:
+		case <-soon:
 			f.mu.Lock()
-			c.hurryLocked()
+			c.hurryLocked(n)
 			f.mu.Unlock()
-			urgent = nil // nothing more to hear: a nil channel never fires
+			soon = nil
 		}
 	}
 }
@@ -104,10 +125,11 @@ func (f *flights[K, V]) reject(key K) {
 	}
 }
 
-func (c *call[V]) hurryLocked() {
-	if !c.hurry {
-		c.hurry = true
-		close(c.urgent)
+func (c *call[V]) hurryLocked(n *need) {
+	if !c.hurried {
+		c.hurried = true
+		c.need.by = n.by
+		close(c.need.soon)
 	}
 }
 

@@ -1,0 +1,59 @@
+package cache
+
+import "sync/atomic"
+
+type counters struct {
+	memoryHits, lineHits, misses                 atomic.Int64
+	fetches, fetchedBytes, fetchErrors, corrupt  atomic.Int64
+	prefetched, prefetchDropped, prefetchSkipped atomic.Int64
+}
+
+// Stats counts what happened since New.
+type Stats struct {
+	MemoryHits        int64 `json:"memory_hits"` // reads served from memory
+	LineHits          int64 `json:"line_hits"`   // reads served from a kept line (on disk, if there is a disk level)
+	Misses            int64 `json:"misses"`      // reads that needed the source
+	Fetches           int64 `json:"fetches"`     // requests to the source
+	FetchedBytes      int64 `json:"fetched_bytes"`
+	FetchErrors       int64 `json:"fetch_errors"`
+	Corrupt           int64 `json:"corrupt"`          // chunks that did not open
+	Prefetched        int64 `json:"prefetched"`       // prefetches that began
+	PrefetchSkipped   int64 `json:"prefetch_skipped"` // those that found the line near
+	PrefetchDropped   int64 `json:"prefetch_dropped"` // those that found the queue full, or whose flow went elsewhere
+	DiskErrors        int64 `json:"disk_errors"`
+	MemoryBytes       int64 `json:"memory_bytes"` // held now
+	Lines             int64 `json:"lines"`        // held now
+	LineBytes         int64 `json:"line_bytes"`
+	Slots             int   `json:"slots"`
+	FreeSlots         int   `json:"free_slots"`         // now
+	BackgroundSlots   int   `json:"background_slots"`   // had by background work, now
+	WaitingReaders    int   `json:"waiting_readers"`    // for a slot, now
+	WaitingBackground int   `json:"waiting_background"` // for a slot, now
+	Flows             int   `json:"flows"`              // that wait for slots or have some, now
+}
+
+// Stats returns the counts. They are read one by one, not at one moment.
+func (c *Cache) Stats() Stats {
+	s := Stats{
+		MemoryHits:      c.stats.memoryHits.Load(),
+		LineHits:        c.stats.lineHits.Load(),
+		Misses:          c.stats.misses.Load(),
+		Fetches:         c.stats.fetches.Load(),
+		FetchedBytes:    c.stats.fetchedBytes.Load(),
+		FetchErrors:     c.stats.fetchErrors.Load(),
+		Corrupt:         c.stats.corrupt.Load(),
+		Prefetched:      c.stats.prefetched.Load(),
+		PrefetchSkipped: c.stats.prefetchSkipped.Load(),
+		PrefetchDropped: c.stats.prefetchDropped.Load(),
+		MemoryBytes:     c.mem.held(),
+	}
+	lines, bytes := c.lines.held()
+	s.Lines, s.LineBytes = int64(lines), bytes
+	if d, ok := c.lines.(*disk); ok {
+		s.DiskErrors = d.errors.Load()
+	}
+	u := c.slots.usage()
+	s.Slots, s.FreeSlots, s.BackgroundSlots, s.Flows = c.slots.slots, u.free, u.background, u.flows
+	s.WaitingReaders, s.WaitingBackground = u.waiting[reading], u.waiting[background]
+	return s
+}
