@@ -19,8 +19,12 @@ const stepOps = 1000
 // length, but no more than the bytes shown and the room that a frame takes.
 func liveOf(e tgfs.Extent) int64 { return min(int64(e.Part.Len), e.Len+64) }
 
-// scanPage is how many extents are read at once.
-const scanPage = 256
+// scanPage is how many extents are read at once at most. A look at a few of
+// them begins with firstPage.
+const (
+	firstPage = 4
+	scanPage  = 256
+)
 
 // meet calls fn with the extents of a file that meet [off, end), in order, until
 // it returns false. In the table they are keyed by their end, so that those
@@ -34,8 +38,9 @@ func meet(r kv.Reader, ino tgfs.Ino, n *inode, off, end int64, fn func(tgfs.Exte
 		}
 		return nil
 	}
-	for after := be(uint64(off)); ; {
-		rows, err := r.Scan(tExtent, uint64(ino), after, scanPage)
+	page := firstPage
+	for after := be(uint64(off)); ; page = min(4*page, scanPage) {
+		rows, err := r.Scan(tExtent, uint64(ino), after, page)
 		if err != nil || len(rows) == 0 {
 			return err
 		}

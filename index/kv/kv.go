@@ -43,8 +43,18 @@ type Change struct {
 	Redo []byte
 }
 
-// ErrGap: the log no longer holds the position asked for.
-var ErrGap = errors.New("log position is gone")
+// Conditions of a store. Test for them with errors.Is.
+var (
+	// ErrGap: the log no longer holds the position asked for.
+	ErrGap = errors.New("log position is gone")
+	// ErrLost: the store has forgotten commits that were acknowledged, or is
+	// another one than before: a failover or a restored copy. It takes no
+	// commits from this client until that is mended.
+	ErrLost = errors.New("the index has lost commits")
+	// ErrFenced: another client has ended this session. Nothing that it
+	// commits is taken any more.
+	ErrFenced = errors.New("session was ended by another client")
+)
 
 // Reader reads one consistent state of the store. The function that is given
 // it must not keep it, and must not call the store meanwhile.

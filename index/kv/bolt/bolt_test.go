@@ -212,7 +212,7 @@ func TestFlippedByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for off := 0; off < len(whole)-200; off += 11 {
+	for off := 0; off < len(whole)-200; off += 29 {
 		at := crash(t, path)
 		b := append([]byte(nil), whole...)
 		b[off] ^= 0x20

@@ -133,20 +133,20 @@ func testDump(t *testing.T, mk Maker) {
 // A dump taken while commits go on, and the changes after it, are the store.
 func testDumpUnderChange(t *testing.T, mk Maker) {
 	s := use(t, mk)
-	write := func(i int) {
-		update(t, s, func(tx kv.Tx) {
-			tx.Set(key('r', uint64(i*7919%31), fmt.Sprint(i*104729%997)), []byte(fmt.Sprint(i)))
-			tx.Del(key('r', uint64(i*31%31), fmt.Sprint(i*15485863%997)))
-			tx.Add(key('c', uint64(i%3), ""), int64(i))
-		})
+	write := func(tx kv.Tx, i int) {
+		tx.Set(key('r', uint64(i*7919%31), fmt.Sprint(i*104729%997)), []byte(fmt.Sprint(i)))
+		tx.Del(key('r', uint64(i*31%31), fmt.Sprint(i*15485863%997)))
+		tx.Add(key('c', uint64(i%3), ""), int64(i))
 	}
-	for i := range 2000 {
-		write(i)
-	}
+	update(t, s, func(tx kv.Tx) {
+		for i := range 4000 {
+			write(tx, i)
+		}
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for i := range 1000 {
-			write(2000 + i)
+		for i := range 500 {
+			update(t, s, func(tx kv.Tx) { write(tx, 4000+i) })
 		}
 	})
 	got, from := dump(t, s, nil)
