@@ -81,6 +81,14 @@ func waitOnce(b *testing.B, bots int, limit bool) float64 {
 		if err := w.Srv.Inject(tgemu.Fault{Kind: tgemu.FloodWait, Bot: 0, Seconds: 60}); err != nil {
 			b.Fatal(err)
 		}
+		// The first upload goes to bot 0, which is told to wait.
+		if err := harness.WriteRandom(w.Path("first"), 5, mib); err != nil {
+			b.Fatal(err)
+		}
+		w.Tgfs("sync", w.Mnt)
+		if w.Srv.Stats().FloodWaits == 0 {
+			b.Fatal("no bot waits")
+		}
 	}
 	began := time.Now()
 	if err := harness.WriteRandom(w.Path("big"), 3, size); err != nil {
