@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gotd/td/exchange"
+	"github.com/gotd/td/session"
 	"github.com/gotd/td/telegram"
 	"github.com/gotd/td/telegram/dcs"
 	"github.com/gotd/td/tg"
@@ -25,6 +26,8 @@ const (
 	writeBuffer  = 512 << 10        // of a socket: gotd's retry clock starts when the bytes are in it
 	gotdRetry    = 30 * time.Second
 	gotdRetries  = 10
+	dialTimeout  = 20 * time.Second       // of TCP
+	keyTimeout   = 3 * time.Minute        // of that and the key exchange, which is heavy on small machines
 	longLink     = 100 * time.Millisecond // RTT from which on more parts are in flight
 	reviveFirst  = time.Second            // between two lives of a bot
 	reviveLatest = 5 * time.Minute
@@ -204,13 +207,14 @@ func (b *bot) options() telegram.Options {
 	o := telegram.Options{
 		PublicKeys:        b.cfg.keys,
 		DC:                b.cfg.DC,
-		DCList:            b.cfg.dcs,
+		DCList:            b.dcList(),
 		NoUpdates:         true,
 		AllowCDN:          false,
 		SessionStorage:    b.home,
 		CompressThreshold: -1, // packs do not shrink
 		RetryInterval:     gotdRetry,
 		MaxRetries:        gotdRetries,
+		DialTimeout:       keyTimeout,
 		Resolver:          dcs.Plain(dcs.PlainOptions{Dial: dial}),
 		OnDead:            b.onDead,
 		Device:            telegram.DeviceConfig{DeviceModel: "tgfs", SystemVersion: "linux", AppVersion: "1"},
@@ -218,10 +222,30 @@ func (b *bot) options() telegram.Options {
 	return o
 }
 
+// dcList is where to connect. On a private server, a bot that was sent to another
+// DC needs the address that it learnt there; Telegram's own are built in.
+func (b *bot) dcList() dcs.List {
+	l := b.cfg.dcs
+	if b.cfg.Addr == "" {
+		return l
+	}
+	loader := session.Loader{Storage: b.home}
+	data, err := loader.Load(context.Background()) // a file: nothing to wait for
+	if err != nil {
+		return l
+	}
+	for _, o := range data.Config.DCOptions {
+		if o.ID != b.cfg.DC {
+			l.Options = append(l.Options[:len(l.Options):len(l.Options)], o)
+		}
+	}
+	return l
+}
+
 // dial connects with a write buffer that holds a part: the default one keeps the
 // sender waiting for the link on every part.
 func dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var d net.Dialer
+	d := net.Dialer{Timeout: dialTimeout}
 	c, err := d.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -396,15 +420,23 @@ func (b *bot) sawRate(n int64, d time.Duration) {
 	b.rate += (r - b.rate) / 2
 }
 
-// width is how many requests the bot may have in flight: what fills a long link,
-// but no more bytes than a slow one carries in two seconds or so.
+// width is how many requests the bot may have in flight: twice as many fill a long
+// link.
 func (b *bot) width() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := b.cfg.Parts
 	if b.rtt > longLink {
-		n *= 2
+		return 2 * b.cfg.Parts
 	}
+	return b.cfg.Parts
+}
+
+// uploadWidth is width for parts on their way up, but no more than a slow link
+// carries in two seconds or so: else they time out behind one another.
+func (b *bot) uploadWidth() int {
+	n := b.width()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.rate > 0 {
 		n = min(n, 1+int(2*b.rate/partSize))
 	}

@@ -37,7 +37,7 @@ type Config struct {
 	Dir            string        // sessions and waits, one lock per bot; required, made if missing (0700)
 	PostsPerMinute int           // per bot; default 20, below 0: no budget
 	Parts          int           // requests in flight per bot, doubled on a long link; default 4
-	Patience       time.Duration // how long Open tries to reach Telegram; default 30 s
+	Patience       time.Duration // how long Open tries to reach Telegram; default 1 min
 	Log            *slog.Logger  // default: none
 
 	keys []telegram.PublicKey
@@ -115,7 +115,7 @@ func (c *Config) prepare() ([]int64, error) {
 		c.Parts = 4
 	}
 	if c.Patience <= 0 {
-		c.Patience = 30 * time.Second
+		c.Patience = time.Minute
 	}
 	if c.DC == 0 {
 		c.DC = 2

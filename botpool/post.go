@@ -319,11 +319,17 @@ func postedID(res tg.UpdatesClass, random int64) int {
 	return 0
 }
 
-// look searches the messages above st.base for doc's, and ends the upload if it
-// is there. Not finding it leaves st as it was: the post may be posted again.
+// look searches for doc's message: among what happened in the channel last, then
+// among the ids above st.base. It ends the upload if it is there. Not finding it
+// leaves st as it was: the post may be posted again.
 func (c *conn) look(ctx context.Context, doc tgfs.Document, st *post) error {
+	if err := c.lookRecent(ctx, doc, st); err != nil || st.done {
+		return err
+	}
+	// A pool that has seen little of a long channel begins where it may be.
+	from := max(st.base, c.bot.known.newest(c.bot.cfg.Channel)-lookPages*maxIDs/2)
 	empty := 0
-	for page, id := 0, st.base+1; page < lookPages && empty < lookEmpty; page, id = page+1, id+maxIDs {
+	for page, id := 0, from+1; page < lookPages && empty < lookEmpty; page, id = page+1, id+maxIDs {
 		some, err := c.lookAt(ctx, doc, st, id)
 		if err != nil || st.done {
 			return err
@@ -337,9 +343,69 @@ func (c *conn) look(ctx context.Context, doc tgfs.Document, st *post) error {
 	return nil
 }
 
-// lookBelow searches the messages below st.base, newest first.
+// lookRecent asks for the channel's latest changes. It tells the newest message
+// too, which a bot has no other way to learn. Telegram may not answer: then the
+// sweep of ids must do.
+func (c *conn) lookRecent(ctx context.Context, doc tgfs.Document, st *post) error {
+	const recent = 100
+	channel := c.bot.cfg.Channel
+	ch, err := c.channel(ctx, channel)
+	if err != nil {
+		return c.barred(channel, err)
+	}
+	var diff tg.UpdatesChannelDifferenceClass
+	err = c.call(ctx, famMeta, 0, "look for the post", func(ctx context.Context) error {
+		full, err := c.api.ChannelsGetFullChannel(ctx, ch)
+		if err != nil {
+			return err
+		}
+		f, ok := full.FullChat.(*tg.ChannelFull)
+		if !ok {
+			return nil
+		}
+		diff, err = c.api.UpdatesGetChannelDifference(ctx, &tg.UpdatesGetChannelDifferenceRequest{
+			Force: true, Channel: ch, Filter: &tg.ChannelMessagesFilterEmpty{}, Pts: max(1, f.Pts-recent), Limit: recent})
+		return err
+	})
+	if err != nil {
+		if f := faultOf(err); f.kind == permanent || f.kind == gone {
+			return nil
+		}
+		return c.barred(channel, err)
+	}
+	var msgs []tg.MessageClass
+	switch d := diff.(type) {
+	case *tg.UpdatesChannelDifference:
+		msgs = d.NewMessages
+	case *tg.UpdatesChannelDifferenceTooLong:
+		msgs = d.Messages
+		if d, ok := d.Dialog.(*tg.Dialog); ok {
+			c.bot.known.saw(channel, d.TopMessage)
+		}
+	}
+	for _, m := range msgs {
+		c.bot.known.saw(channel, m.GetID())
+		if c.isPost(doc, st, readMessage(m)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// isPost ends the upload if m is doc's message.
+func (c *conn) isPost(doc tgfs.Document, st *post, m Message) bool {
+	if m.doc == nil || m.Caption != doc.Caption || m.Size != doc.Size || m.Name != doc.Name {
+		return false
+	}
+	c.posted(doc, st, m.ID)
+	return true
+}
+
+// lookBelow searches the messages below the newest, last first: the post may be
+// of an earlier life of the pool.
 func (c *conn) lookBelow(ctx context.Context, doc tgfs.Document, st *post) error {
-	for page, id := 0, st.base+1-maxIDs; page < lookPages && id > -maxIDs; page, id = page+1, id-maxIDs {
+	newest := max(st.base, c.bot.known.newest(c.bot.cfg.Channel))
+	for page, id := 0, newest+1-maxIDs; page < lookPages && id > -maxIDs; page, id = page+1, id-maxIDs {
 		if _, err := c.lookAt(ctx, doc, st, id); err != nil || st.done {
 			return err
 		}
@@ -360,8 +426,7 @@ func (c *conn) lookAt(ctx context.Context, doc tgfs.Document, st *post, from int
 	}
 	for _, m := range msgs {
 		some = some || !m.Gone
-		if m.doc != nil && m.Caption == doc.Caption && m.Size == doc.Size && m.Name == doc.Name {
-			c.posted(doc, st, m.ID)
+		if c.isPost(doc, st, m) {
 			return true, nil
 		}
 	}

@@ -100,7 +100,7 @@ func (c *conn) sendParts(ctx context.Context, doc tgfs.Document) (*sending, erro
 	s := c.resume(doc)
 	start := time.Now()
 	var wg sync.WaitGroup
-	for range min(c.bot.width(), s.n) {
+	for range min(c.bot.uploadWidth(), s.n) {
 		wg.Go(func() { c.sendSome(ctx, s) })
 	}
 	wg.Wait()
