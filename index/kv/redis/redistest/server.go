@@ -1,0 +1,161 @@
+// Package redistest runs a real Redis server for a test.
+package redistest
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Server is a redis-server process of its own, on a free port of the loopback,
+// with a directory of its own. It ends with the test.
+type Server struct {
+	t    testing.TB
+	dir  string
+	port int
+	args []string
+	cmd  *exec.Cmd // nil while it is stopped
+}
+
+// Start starts a server, with an append-only file, and waits until it answers.
+// args are further settings as on the command line ("--maxmemory", "20mb").
+// It binds to 127.0.0.1 and, for Socket, to a socket in its directory.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Fatal("redis-server is not installed: run scripts/deps")
+	}
+	// A socket's path must be short: t.TempDir is too long for it.
+	dir, err := os.MkdirTemp("", "redis")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := &Server{t: t, dir: dir, args: args}
+	t.Cleanup(s.Kill)
+	for range 5 {
+		s.port = freePort(t)
+		s.launch()
+		if err = s.wait(); err == nil {
+			return s
+		}
+		s.Kill() // somebody else took the port
+	}
+	out, _ := os.ReadFile(filepath.Join(dir, "log"))
+	t.Fatalf("redis-server does not start: %v\n%s", err, out)
+	return nil
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (s *Server) launch() {
+	s.t.Helper()
+	args := append([]string{
+		"--bind", "127.0.0.1", "--port", fmt.Sprint(s.port), "--unixsocket", s.Socket(), "--dir", s.dir,
+		"--logfile", filepath.Join(s.dir, "log"), "--daemonize", "no", "--save", "", "--appendonly", "yes",
+	}, s.args...)
+	s.cmd = exec.Command("redis-server", args...)
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// wait waits until the server has loaded its data and answers.
+func (s *Server) wait() error {
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if err = s.ping(); err == nil {
+			return nil
+		}
+		if s.cmd.Process.Signal(syscall.Signal(0)) != nil {
+			break
+		}
+	}
+	return err
+}
+
+func (s *Server) ping() error {
+	out, err := s.Do("PING")
+	if err == nil && out != "+PONG" {
+		err = fmt.Errorf("PING: %s", out)
+	}
+	return err
+}
+
+// Do sends a command of plain words and returns the first line of the answer.
+func (s *Server) Do(words ...string) (string, error) {
+	c, err := net.DialTimeout("tcp", s.Addr(), time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(words))
+	for _, w := range words {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
+	}
+	if _, err := c.Write([]byte(b.String())); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// Addr is host:port.
+func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
+
+// URL is the server's URL.
+func (s *Server) URL() string { return "redis://" + s.Addr() }
+
+// Socket is the path of its unix socket.
+func (s *Server) Socket() string { return filepath.Join(s.dir, "sock") }
+
+// Pause stops the process as it stands; Resume lets it go on.
+func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+
+// Resume ends Pause.
+func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Kill ends the process with SIGKILL; its directory stays for Restart.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // it was killed, and says so
+	s.cmd = nil
+}
+
+// Restart starts the process again after Kill, on the same port and data.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.launch()
+	if err := s.wait(); err != nil {
+		s.t.Fatal(err)
+	}
+}
