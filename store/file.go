@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"tgfs"
+	"tgfs/cache"
 )
 
 // File is an open file. It is safe for concurrent use.
 type File struct {
-	n *node
+	n    *node
+	flow *cache.Flow // its share of the way to Telegram
 
 	mu    sync.Mutex // guards ahead; taken before node.mu
 	ahead readAhead
@@ -26,7 +29,7 @@ func (s *Store) Open(ctx context.Context, ino tgfs.Ino) (*File, error) {
 	s.mu.Lock()
 	n.opens++
 	s.mu.Unlock()
-	return &File{n: n}, nil
+	return &File{n: n, flow: s.cache.Flow()}, nil
 }
 
 // Close lets go of the file. It does not wait for anything to be uploaded.
@@ -36,6 +39,7 @@ func (f *File) Close(ctx context.Context) error {
 	f.n.opens--
 	s.mu.Unlock()
 	f.n.put()
+	f.flow.Forget()
 	s.poke()
 	return s.ix.Release(ctx, f.n.ino)
 }
@@ -79,7 +83,8 @@ func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	f.readAhead(off, int64(plan.n), plan.size)
-	return plan.n, f.n.s.fill(ctx, p[:plan.n], off, plan.extents)
+	f.readAround(plan)
+	return plan.n, f.fill(ctx, p[:plan.n], off, plan.extents)
 }
 
 // Flush is close(2) of one descriptor: the bytes written are staged, and
@@ -106,12 +111,15 @@ func (f *File) Sync(ctx context.Context) error {
 
 // syncStage makes the staged bytes and the index survive a power cut.
 func (n *node) syncStage(ctx context.Context) error {
-	n.mu.RLock()
+	n.mu.Lock()
 	var err error
-	if n.data != nil {
-		err = n.data.Sync()
+	if n.slot != 0 {
+		var f *os.File
+		if f, err = n.dataLocked(); err == nil {
+			err = f.Sync()
+		}
 	}
-	n.mu.RUnlock()
+	n.mu.Unlock()
 	return errors.Join(err, n.s.journal.sync(), n.s.ix.Sync(ctx))
 }
 

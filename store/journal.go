@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,6 +41,7 @@ const (
 	recTrunced kind = 4 // ino: the index knows
 	recTimes   kind = 5 // ino, mtime, ctime
 	recDrop    kind = 6 // ino: everything about it is void
+	recSlot    kind = 7 // ino, slot: where its bytes are from now on
 )
 
 // record is one entry of the journal. Which fields count depends on kind.
@@ -51,6 +53,7 @@ type record struct {
 	mtime int64
 	ctime int64
 	spans []span // recClean
+	slot  slot
 }
 
 type span struct{ off, end int64 }
@@ -73,6 +76,8 @@ func (r record) encode(b []byte) []byte {
 	case recTrunc:
 		b = binary.AppendUvarint(b, uint64(r.off))
 		b = binary.AppendVarint(b, r.mtime)
+	case recSlot:
+		b = binary.AppendUvarint(b, uint64(r.slot))
 	case recTimes:
 		b = binary.AppendVarint(b, r.mtime)
 		b = binary.AppendVarint(b, r.ctime)
@@ -103,6 +108,10 @@ func decodeRecord(p []byte) (record, error) {
 		r.off, r.mtime = d.offset(), d.varint()
 	case recTimes:
 		r.mtime, r.ctime = d.varint(), d.varint()
+	case recSlot:
+		v := d.uvarint()
+		d.check(v > 0 && v <= math.MaxUint32)
+		r.slot = slot(v)
 	case recTrunced, recDrop:
 	default:
 		d.check(false)

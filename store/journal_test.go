@@ -16,6 +16,7 @@ var someRecords = []record{
 	{kind: recTrunced, ino: 9},
 	{kind: recTimes, ino: 2, mtime: 1, ctime: -1},
 	{kind: recDrop, ino: 3},
+	{kind: recSlot, ino: 4, slot: 1<<32 - 1},
 }
 
 func writeJournal(t *testing.T) (path string, vol tgfs.VolumeID) {

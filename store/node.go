@@ -2,11 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -27,15 +24,16 @@ type node struct {
 	// for writing across every change, the commit to the index included, so that
 	// a reader finds each byte either staged or committed. Only the committer
 	// holds several, taken in order of ino.
-	mu     sync.RWMutex
-	runs   runs     // guarded by mu
-	base   int64    // the size that the index has, when runs are not empty; guarded by mu
-	mtime  int64    // when runs are not empty; guarded by mu
-	ctime  int64    // likewise
-	small  bool     // the index holds nothing that runs do not cover: may become inline; guarded by mu
-	gone   bool     // the inode was purged; guarded by mu
-	data   *os.File // sparse, staged bytes at their own offsets; nil until needed; guarded by mu for opening
-	exists bool     // the data file does; guarded by mu
+	mu    sync.RWMutex
+	runs  runs     // guarded by mu
+	base  int64    // the size that the index has, when runs are not empty; guarded by mu
+	mtime int64    // when runs are not empty; guarded by mu
+	ctime int64    // likewise
+	small bool     // the index holds nothing that runs do not cover: may become inline; guarded by mu
+	gone  bool     // the inode was purged; guarded by mu
+	slot  slot     // its data file; 0 is none; guarded by mu
+	data  *os.File // the open data file; nil until needed; guarded by mu
+	high  int64    // how long the data file may be; guarded by mu
 
 	refs   int       // open files and short users; guarded by s.mu
 	opens  int       // open files; guarded by s.mu
@@ -95,37 +93,6 @@ func (n *node) put() {
 	}
 }
 
-// closeData lets go of the descriptor while nobody has the file open: there may
-// be a hundred thousand staged files.
-func (n *node) closeData() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.s.mu.Lock()
-	used := n.opens > 0
-	n.s.mu.Unlock()
-	if n.data != nil && !used {
-		n.data.Close()
-		n.data = nil
-	}
-}
-
-func (n *node) dataPath() string {
-	return filepath.Join(n.s.dataDir(n.ino), fmt.Sprintf("%016x", uint64(n.ino)))
-}
-
-// dataLocked opens the data file. n.mu is held for writing.
-func (n *node) dataLocked() (*os.File, error) {
-	if n.data != nil {
-		return n.data, nil
-	}
-	f, err := os.OpenFile(n.dataPath(), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("stage: %w", err)
-	}
-	n.data, n.exists = f, true
-	return f, nil
-}
-
 // stageLocked makes the node the authority on the file, before its first staged
 // byte. Content that the index holds itself is staged too, since it is replaced
 // whole.
@@ -163,6 +130,7 @@ func (n *node) writeLocked(p []byte, off int64, mtime int64) error {
 		return fmt.Errorf("stage: %w", err)
 	}
 	end := off + int64(len(p))
+	n.high = max(n.high, end)
 	if err := n.s.journal.append(record{kind: recWrite, ino: n.ino, off: off, len: int64(len(p)), mtime: mtime}); err != nil {
 		return err
 	}
@@ -204,14 +172,6 @@ func (n *node) readLocked(p []byte, off int64) (gaps []span, err error) {
 	return gaps, err
 }
 
-// reader is the data file for a holder of n.mu for reading.
-func (n *node) reader() (*os.File, error) {
-	if n.data != nil {
-		return n.data, nil
-	}
-	return os.Open(n.dataPath())
-}
-
 // cleanLocked releases spans that are committed, all of them taken by job j,
 // and the disk under them.
 func (n *node) cleanLocked(j *job, spans []span) {
@@ -223,7 +183,7 @@ func (n *node) cleanLocked(j *job, spans []span) {
 	}
 	n.s.account(n, d)
 	if !n.stagedLocked() {
-		n.removeDataLocked()
+		n.dropDataLocked()
 		return
 	}
 	f, err := n.dataLocked()
@@ -237,26 +197,12 @@ func (n *node) cleanLocked(j *job, spans []span) {
 	}
 }
 
-func (n *node) removeDataLocked() {
-	if n.data != nil {
-		n.data.Close()
-		n.data = nil
-	}
-	if !n.exists {
-		return
-	}
-	n.exists = false
-	if err := os.Remove(n.dataPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.s.log.Warn("stage file not removed", "ino", n.ino, "err", err)
-	}
-}
-
 // truncateLocked forgets staged bytes past size.
 func (n *node) truncateLocked(size int64) {
 	d := n.runs.remove(size, 1<<63-1, nil)
 	n.s.account(n, d)
 	if !n.stagedLocked() {
-		n.removeDataLocked()
+		n.dropDataLocked()
 	} else if n.data != nil {
 		// Only frees disk: runs say what may be read.
 		_ = n.data.Truncate(min(size, n.runs.end()))

@@ -81,20 +81,20 @@ func fillGap(p []byte, off int64, g span, lay index.Layout) []tgfs.Extent {
 }
 
 // fill copies extents into p, which starts at file offset off.
-func (s *Store) fill(ctx context.Context, p []byte, off int64, es []tgfs.Extent) error {
+func (f *File) fill(ctx context.Context, p []byte, off int64, es []tgfs.Extent) error {
 	if len(es) == 1 {
-		return s.copyExtent(ctx, p, off, es[0])
+		return f.copyExtent(ctx, p, off, es[0])
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for _, e := range es {
-		g.Go(func() error { return s.copyExtent(ctx, p, off, e) })
+		g.Go(func() error { return f.copyExtent(ctx, p, off, e) })
 	}
 	return g.Wait()
 }
 
-func (s *Store) copyExtent(ctx context.Context, p []byte, off int64, e tgfs.Extent) error {
-	b, err := s.cache.Get(ctx, e.Part)
+func (f *File) copyExtent(ctx context.Context, p []byte, off int64, e tgfs.Extent) error {
+	b, err := f.flow.Get(ctx, e.Part)
 	if err != nil {
 		return fmt.Errorf("pack %v at %d: %w", e.Part.Pack, e.Part.Off, err)
 	}
@@ -103,53 +103,6 @@ func (s *Store) copyExtent(ctx context.Context, p []byte, off int64, e tgfs.Exte
 	}
 	copy(p[e.Off-off:], b[e.Skip:int64(e.Skip)+e.Len])
 	return nil
-}
-
-// readAhead follows one reader.
-type readAhead struct {
-	next   int64 // where a sequential reader goes on
-	window int64 // bytes to have under way; 0 for a random reader
-	ahead  int64 // asked for up to here
-}
-
-// slack is how far from its place a read may start and still be sequential: the
-// kernel sends several at once, in any order.
-const slack = 2 << 20
-
-// readAhead notes a read of [off, off+n) and asks for what a sequential reader
-// will want next. The window doubles with each line read and dies with the first
-// jump.
-func (f *File) readAhead(off, n, size int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := &f.ahead
-	end := off + n
-	if d := off - r.next; d < -slack || d > slack || off == 0 {
-		*r = readAhead{next: end, ahead: end}
-		if off != 0 {
-			return
-		}
-	}
-	r.next = max(r.next, end)
-	r.window = min(max(2*r.window, 2<<20), f.n.s.cfg.ReadAhead)
-	to := min(r.next+r.window, size)
-	// Ask in steps of half a window, not at every read.
-	if from := max(r.ahead, r.next); to-from > r.window/2 || to == size && from < to {
-		f.n.s.prefetch(f.n.ino, from, to)
-		r.ahead = to
-	}
-}
-
-// prefetch asks the cache for the chunks of [from, to). It does not wait, and
-// failure is the reader's to find.
-func (s *Store) prefetch(ino tgfs.Ino, from, to int64) {
-	lay, err := s.ix.Layout(context.Background(), ino, from, to-from)
-	if err != nil {
-		return
-	}
-	for _, e := range lay.Extents {
-		s.cache.Prefetch(e.Part)
-	}
 }
 
 // source fills the cache from Telegram.

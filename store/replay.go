@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"syscall"
 
 	"tgfs"
@@ -20,8 +17,8 @@ import (
 // says about the inodes. Packs under way are thrown away; their bytes are still
 // staged. Last, the journal is written anew, so that its next reader starts here.
 func (s *Store) replay(ctx context.Context) error {
-	for i := range 256 {
-		if err := os.MkdirAll(s.dataDir(tgfs.Ino(i)), 0o700); err != nil {
+	for i := range slotDirs {
+		if err := os.MkdirAll(s.slotDir(i), 0o700); err != nil {
 			return fmt.Errorf("stage: %w", err)
 		}
 	}
@@ -49,6 +46,9 @@ func (s *Store) replay(ctx context.Context) error {
 		if err := s.revive(ctx, n); err != nil {
 			return fmt.Errorf("replay inode %d: %w", ino, err)
 		}
+	}
+	if err := s.findSlots(); err != nil {
+		return fmt.Errorf("stage: %w", err)
 	}
 	var last int64
 	if len(files) > 0 {
@@ -92,6 +92,8 @@ func (s *Store) redo(r record, cuts map[tgfs.Ino]record) {
 		delete(cuts, r.ino)
 	case recTimes:
 		n.mtime, n.ctime = r.mtime, r.ctime
+	case recSlot:
+		n.slot = r.slot
 	case recDrop:
 		n.runs = runs{}
 		delete(cuts, r.ino)
@@ -113,14 +115,14 @@ func (s *Store) revive(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	st, err := os.Stat(n.dataPath())
+	path := s.slotPath(n.slot)
+	st, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if end := n.runs.end(); st.Size() < end {
-		return fmt.Errorf("staged file %s has %d bytes and should have %d: %w", n.dataPath(), st.Size(), end, tgfs.ErrCorrupt)
+	if n.high = st.Size(); n.high < n.runs.end() {
+		return fmt.Errorf("staged file %s has %d bytes and should have %d: %w", path, n.high, n.runs.end(), tgfs.ErrCorrupt)
 	}
-	n.exists = true
 	n.base = lay.Size
 	n.small = lay.Size <= index.InlineMax && len(lay.Extents) == 0
 	var d delta
@@ -147,7 +149,11 @@ func (s *Store) rewriteJournal() error {
 func (s *Store) snapshot() error {
 	for _, n := range s.stagedNodes() {
 		n.mu.RLock()
-		rs := []record{{kind: recDrop, ino: n.ino}}
+		if !n.stagedLocked() { // committed meanwhile, and the new file says so
+			n.mu.RUnlock()
+			continue
+		}
+		rs := []record{{kind: recDrop, ino: n.ino}, {kind: recSlot, ino: n.ino, slot: n.slot}}
 		n.runs.each(0, 1<<63-1, func(r run) {
 			rs = append(rs, record{kind: recWrite, ino: n.ino, off: r.off, len: r.len(), mtime: n.mtime})
 		})
@@ -161,24 +167,10 @@ func (s *Store) snapshot() error {
 	return nil
 }
 
-// sweep removes data files of nothing staged, and packs that were under way.
+// sweep removes packs that were under way.
 func (s *Store) sweep() error {
-	var stale []string
-	err := filepath.WalkDir(filepath.Join(s.cfg.Dir, "data"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		ino, perr := strconv.ParseUint(d.Name(), 16, 64)
-		if perr != nil || s.nodes[tgfs.Ino(ino)] == nil {
-			stale = append(stale, path)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
 	packs, err := filepath.Glob(filepath.Join(s.packDir(), "*"))
-	for _, path := range slices.Concat(stale, packs) {
+	for _, path := range packs {
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err

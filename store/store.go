@@ -111,6 +111,7 @@ type Store struct {
 	remote  Remote
 	log     *slog.Logger
 	cache   *cache.Cache
+	around  around
 	lock    *os.File
 	journal *journal
 
@@ -132,6 +133,8 @@ type Store struct {
 	rate     float64            // bytes a second of one upload, smoothed; guarded by mu
 	written  time.Time          // last write; guarded by mu
 	changed  chan struct{}      // closed and replaced when staged shrinks or fails; guarded by mu
+	free     []slot             // data files to use again; guarded by mu
+	slots    slot               // the highest number given; guarded by mu
 	demands  int                // nodes with demand set; guarded by mu
 	lastErr  error              // of the newest failed try; nil after a success; guarded by mu
 	closed   bool               // guarded by mu
@@ -196,10 +199,6 @@ func (s *Store) lockStage() error {
 }
 
 func (s *Store) packDir() string { return filepath.Join(s.cfg.Dir, "packs") }
-
-func (s *Store) dataDir(ino tgfs.Ino) string {
-	return filepath.Join(s.cfg.Dir, "data", fmt.Sprintf("%02x", uint64(ino)%256))
-}
 
 // account books a change of what a node has staged. n.mu is held.
 func (s *Store) account(n *node, d delta) {
