@@ -15,6 +15,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"tgfs"
 	"tgfs/index"
 )
 
@@ -232,20 +233,23 @@ func (s *Server) Unmount() error {
 	}
 }
 
-// checkHost finds what an ordinary mount needs and go-fuse would not say.
+// checkHost finds what a mount needs and go-fuse would not say.
 func checkHost(dir string, allowOther bool) error {
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	user := os.Geteuid() != 0
 	switch {
-	case errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO):
-		return noFuse()
-	case err != nil:
+	case errors.Is(err, os.ErrPermission) && user:
+		return tgfs.Inputf("you may not open /dev/fuse: root can let you (chmod 666 /dev/fuse), or mount as root")
+	case errors.Is(err, os.ErrPermission):
 		return notPermitted(dir)
+	case err != nil:
+		return noFuse()
 	}
 	dev.Close()
-	if os.Geteuid() == 0 {
-		return nil
+	if user {
+		return checkUser(dir, allowOther)
 	}
-	return checkUser(dir, allowOther)
+	return nil
 }
 
 // userAllowOther tells whether /etc/fuse.conf lets ordinary users let others in.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tgfs"
+	"tgfs/index"
 )
 
 func inHeader(pid uint32) fuse.InHeader {
@@ -58,6 +59,7 @@ func TestMountPointErrors(t *testing.T) {
 
 func init() {
 	children["serve"] = serveChild
+	children["user"] = userChild
 }
 
 // serveChild mounts on args[0] and serves until it is killed or told to end.
@@ -176,9 +178,59 @@ func TestOrdinaryUser(t *testing.T) {
 	if _, err := exec.LookPath("fusermount3"); err != nil || os.Geteuid() != 0 {
 		t.Skip("takes root and fusermount3")
 	}
-	if st := lstat(t, "/dev/fuse"); st.Mode&0o6 != 0o6 {
-		t.Skip("/dev/fuse is not open to all here")
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	for _, d := range []string{"mine", "tmp", "roots"} {
+		must(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
+	must(t, os.Chown(filepath.Join(dir, "mine"), 65534, 65534))
+	must(t, os.Chown(filepath.Join(dir, "tmp"), 65534, 65534))
+	cmd := child(t, "user", dir)
+	// A namespace of its own, where /dev/fuse is open to all as on most hosts.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	out, err := cmd.Output()
+	if err != nil || string(out) != "ok\n" {
+		t.Errorf("%s%v", out, err)
+	}
+}
+
+// userChild is the part of TestOrdinaryUser in its namespace. args[0] is a directory
+// with the user's mine and tmp, and with roots.
+func userChild(args []string) {
+	s := &standalone{}
+	dir := args[0]
+	fuseDev := filepath.Join(dir, "fuse")
+	must(s, unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
+	must(s, unix.Mknod(fuseDev, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 229))))
+	must(s, unix.Mount(fuseDev, "/dev/fuse", "", unix.MS_BIND, ""))
+	must(s, syscall.Setgroups(nil))
+	must(s, syscall.Setresgid(65534, 65534, 65534))
+	must(s, syscall.Setresuid(65534, 65534, 65534))
+	must(s, os.Setenv("TMPDIR", filepath.Join(dir, "tmp")))
+	ix := newIndex(s, nil)
+	log := slog.New(slog.DiscardHandler)
+	if _, err := Mount(filepath.Join(dir, "roots"), ix, newMemFiles(ix), Options{Log: log}); err == nil || !strings.Contains(err.Error(), "may write to") {
+		s.Fatal("on root's directory: ", err)
+	}
+	if conf, _ := os.ReadFile("/etc/fuse.conf"); userAllowOther(conf) {
+		// then it is allowed here
+	} else if _, err := Mount(filepath.Join(dir, "mine"), ix, newMemFiles(ix), Options{Log: log, AllowOther: true}); err == nil || !strings.Contains(err.Error(), "user_allow_other") {
+		s.Fatal("with allow_other: ", err)
+	}
+	m, err := Mount(filepath.Join(dir, "mine"), ix, newMemFiles(ix), Options{Log: log})
+	must(s, err)
+	mode := uint32(0o777)
+	_, err = ix.SetAttr(context.Background(), tgfs.RootIno, index.SetAttr{Mode: &mode})
+	must(s, err)
+	time.Sleep(2 * m.fs.opts.DirTimeout)
+	f, err := os.Create(filepath.Join(m.Dir(), "f"))
+	must(s, err)
+	if err := m.Unmount(); !errors.Is(err, syscall.EBUSY) {
+		s.Fatal("busy: ", err)
+	}
+	must(s, f.Close())
+	must(s, m.Unmount())
+	fmt.Println("ok")
 }
 
 func TestMountInfo(t *testing.T) {

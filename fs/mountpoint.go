@@ -138,7 +138,7 @@ func noFuse() error {
 }
 
 func notPermitted(dir string) error {
-	return tgfs.Inputf("not permitted to mount on %s: it takes /dev/fuse and, for root in a container, --cap-add SYS_ADMIN", dir)
+	return tgfs.Inputf("not permitted to mount on %s: a container needs --device /dev/fuse --cap-add SYS_ADMIN for that", dir)
 }
 
 // mountInfo is a line of /proc/self/mountinfo.
