@@ -22,6 +22,7 @@ import (
 
 const (
 	callTimeout  = 60 * time.Second // of a call, plus the time its bytes need
+	postTimeout  = 90 * time.Second // of a call that makes a document of parts
 	slowestLink  = 32 << 10         // bytes/s: what a call's bytes are granted
 	writeBuffer  = 512 << 10        // of a socket: gotd's retry clock starts when the bytes are in it
 	gotdRetry    = 30 * time.Second
@@ -86,12 +87,12 @@ type conn struct {
 	home   int // the DC of the primary connection
 	end    context.CancelCauseFunc
 
-	sem  chan struct{} // guards dcs and hashes; held over the call that fills them
-	dcs  map[int]telegram.CloseInvoker
+	sem  chan struct{}   // guards hash; held over the call that fills it
 	hash map[int64]int64 // channel → access hash
 
-	mu   sync.Mutex
-	sent *sending // guarded by mu: the parts that went up last
+	mu    sync.Mutex
+	sent  *sending      // guarded by mu: the parts that went up last
+	links map[int]*link // guarded by mu: to other DCs
 }
 
 func (p *Pool) newBot(i int, id int64, h *home) *bot {
@@ -173,10 +174,9 @@ func (b *bot) live(ctx context.Context) error {
 			bot: b, client: client, api: client.API(), end: end,
 			home: client.Config().ThisDC,
 			sem:  make(chan struct{}, 1),
-			dcs:  map[int]telegram.CloseInvoker{},
-			hash: map[int64]int64{},
+			hash: map[int64]int64{}, links: map[int]*link{},
 		}
-		defer c.close()
+		defer c.closeLinks()
 		if err := c.signIn(ctx); err != nil {
 			return err
 		}
@@ -314,11 +314,15 @@ func (b *bot) note(f *fault) {
 	b.mu.Unlock()
 }
 
-// call makes one call of the family that moves size bytes, and classifies its
-// error. It makes none while the family must wait. What the error means for the
+// timeFor is how long a call may take that moves n bytes.
+func timeFor(n int) time.Duration {
+	return callTimeout + time.Duration(n)*time.Second/slowestLink
+}
+
+// call makes one call of the family, in the time limit, and classifies its error. It makes none while the family must wait. What the error means for the
 // bot is done here: a wait is noted, a dead session or a lost bot ends the life.
-func (c *conn) call(ctx context.Context, fam family, size int, what string, fn func(context.Context) error) error {
-	err := c.try(ctx, fam, size, what, fn)
+func (c *conn) call(ctx context.Context, fam family, limit time.Duration, what string, fn func(context.Context) error) error {
+	err := c.try(ctx, fam, limit, what, fn)
 	if err != nil {
 		if f := faultOf(err); f.kind == relogin || f.kind == lost {
 			c.bot.retire(c)
@@ -329,7 +333,7 @@ func (c *conn) call(ctx context.Context, fam family, size int, what string, fn f
 }
 
 // try is call without an end of the life.
-func (c *conn) try(ctx context.Context, fam family, size int, what string, fn func(context.Context) error) error {
+func (c *conn) try(ctx context.Context, fam family, limit time.Duration, what string, fn func(context.Context) error) error {
 	b := c.bot
 	if until := b.sched.until(b.i, fam); time.Until(until) > 0 {
 		return &fault{kind: limited, wait: time.Until(until), until: until, sure: true, arg: -1,
@@ -337,11 +341,11 @@ func (c *conn) try(ctx context.Context, fam family, size int, what string, fn fu
 	}
 	b.calls.Add(1)
 	start := time.Now()
-	cctx, cancel := context.WithTimeout(ctx, callTimeout+time.Duration(size)*time.Second/slowestLink)
+	cctx, cancel := context.WithTimeout(ctx, limit)
 	err := fn(cctx)
 	cancel()
 	if err == nil {
-		if size == 0 {
+		if limit == callTimeout { // a small call
 			b.sawRTT(time.Since(start))
 		}
 		return nil
@@ -443,46 +447,6 @@ func (b *bot) uploadWidth() int {
 	return n
 }
 
-// link returns an invoker for the DC: the primary connection, or connections
-// straight to another DC, authorized once and kept until the life ends.
-func (c *conn) link(ctx context.Context, dc int) (tg.Invoker, error) {
-	if dc == 0 || dc == c.home {
-		return c.client, nil
-	}
-	if err := c.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer c.unlock()
-	if l := c.dcs[dc]; l != nil {
-		return l, nil
-	}
-	var l telegram.CloseInvoker
-	err := c.call(ctx, famFetch, 0, fmt.Sprintf("connect to DC %d", dc), func(ctx context.Context) (err error) {
-		// Several connections on one key are welcome at a DC's media address;
-		// at its main one they may cost the session (AUTH_KEY_DUPLICATED).
-		if hasMedia(c.client.Config().DCOptions, dc) {
-			l, err = c.client.MediaOnly(ctx, dc, int64(c.bot.cfg.Parts))
-		} else {
-			l, err = c.client.DC(ctx, dc, 1)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	c.dcs[dc] = l
-	return l, nil
-}
-
-func hasMedia(opts []tg.DCOption, dc int) bool {
-	for _, o := range opts {
-		if o.ID == dc && o.MediaOnly && !o.Ipv6 {
-			return true
-		}
-	}
-	return false
-}
-
 func (c *conn) lock(ctx context.Context) error {
 	select {
 	case c.sem <- struct{}{}:
@@ -493,14 +457,3 @@ func (c *conn) lock(ctx context.Context) error {
 }
 
 func (c *conn) unlock() { <-c.sem }
-
-// close ends the connections to other DCs. The life's context has ended, so
-// nobody holds the lock for long.
-func (c *conn) close() {
-	c.sem <- struct{}{}
-	defer c.unlock()
-	for _, l := range c.dcs {
-		_ = l.Close() // it says that its context was cancelled
-	}
-	clear(c.dcs)
-}

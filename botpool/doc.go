@@ -12,7 +12,7 @@
 //
 // The files, in the order in which an upload meets them: pool.go (the exported
 // surface), schedule.go (which bot), upload.go (the parts), post.go (the message
-// and its lost replies); a download: fetch.go, locate.go; under both: bot.go (a
-// bot's life), signin.go (session and rights), waits.go and session.go (what
-// outlives a restart).
+// and its lost replies). A download: calls.go (which bot), fetch.go, locate.go,
+// link.go (another DC). Under both: bot.go (a bot's life), signin.go (session and
+// rights), waits.go and session.go (what outlives a restart).
 package botpool

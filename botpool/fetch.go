@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/gotd/td/bin"
-	"github.com/gotd/td/telegram"
 	"github.com/gotd/td/tg"
 
 	"tgfs"
@@ -126,25 +125,23 @@ func (c *conn) getFile(ctx context.Context, pl *place, off int64, b []byte) (int
 	want := int(min(pl.size-off, int64(len(b))))
 	into := &slice{dst: b[:want], skip: int(off - from)}
 	defer into.close()
+	outer := ctx
 	inv, err := c.link(ctx, pl.dc)
 	if err != nil {
 		return 0, err
 	}
 	do := c.call
 	if inv != tg.Invoker(c.client) {
-		do = c.try // a session that another DC forgot is no reason to sign in
+		// gotd forgets a connection whose caller left while it was being made.
+		ctx, do = context.WithoutCancel(ctx), c.try
 	}
-	err = c.bot.leavable(ctx, func(ctx context.Context) error {
-		return do(ctx, famFetch, req.Limit, "get file", func(ctx context.Context) error {
+	err = c.bot.leavable(outer, ctx, func(ctx context.Context) error {
+		return do(ctx, famFetch, timeFor(req.Limit), "get file", func(ctx context.Context) error {
 			return inv.Invoke(ctx, req, into)
 		})
 	})
 	if err != nil {
-		if f := faultOf(err); f.kind == relogin && inv != tg.Invoker(c.client) {
-			c.unlink(ctx, pl.dc, inv)
-			f.kind = transient
-		}
-		return 0, err
+		return 0, c.linkFailed(pl.dc, inv, err)
 	}
 	if n := into.close(); n < want {
 		return 0, faultf(transient, "get file by %v: %d bytes at %d instead of %d", c.bot, n, off, want)
@@ -154,9 +151,9 @@ func (c *conn) getFile(ctx context.Context, pl *place, off int64, b []byte) (int
 
 // leavable runs fn and returns when ctx ends, even if fn does not: a cancelled
 // call of gotd's asks the server to drop the answer, and waits for a word about it
-// behind everything that is on its way. Close waits for fn.
-func (b *bot) leavable(ctx context.Context, fn func(context.Context) error) error {
-	inner, leave, err := b.enter(ctx)
+// behind everything that is on its way. fn gets inner. Close waits for fn.
+func (b *bot) leavable(ctx, inner context.Context, fn func(context.Context) error) error {
+	inner, leave, err := b.enter(inner)
 	if err != nil {
 		return err
 	}
@@ -170,18 +167,6 @@ func (b *bot) leavable(ctx context.Context, fn func(context.Context) error) erro
 		return err
 	case <-ctx.Done():
 		return ends(ctx)
-	}
-}
-
-// unlink closes a connection to another DC that is of no use any more.
-func (c *conn) unlink(ctx context.Context, dc int, inv tg.Invoker) {
-	if c.lock(ctx) != nil {
-		return
-	}
-	defer c.unlock()
-	if l := c.dcs[dc]; l != nil && tg.Invoker(l) == inv {
-		delete(c.dcs, dc)
-		_ = l.Close() // it says that its context was cancelled
 	}
 }
 
@@ -257,5 +242,3 @@ func tlBytes(b []byte) ([]byte, error) {
 	}
 	return b[head : head+n], nil
 }
-
-var _ tg.Invoker = (*telegram.Client)(nil)

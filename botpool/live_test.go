@@ -48,6 +48,41 @@ func TestDocumentInAnotherDC(t *testing.T) {
 	}
 }
 
+func TestLinkToAnotherDCThatFailsIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	exchangesKeys(t)
+	s := world(t, tgemu.Config{Bots: 1, DCs: 2})
+	if err := s.MoveDocuments(0, s.DCs()[1]); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, config(t, s))
+	data := blob(6 << 20)
+	ref := upload(t, p, data)
+	// A reader who leaves while the link is made does not end it.
+	short, cancel := context.WithTimeout(ctx(t), 10*time.Millisecond)
+	defer cancel()
+	if _, err := p.Fetch(short, ref, 0, make([]byte, 100)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("fetch: %v", err)
+	}
+	if !bytes.Equal(download(t, p, ref), data) {
+		t.Error("the bytes differ")
+	}
+	if n := s.Stats().Methods["auth.exportAuthorization"].Calls; n != 1 {
+		t.Errorf("authorization was exported %d times, want once", n)
+	}
+	inject(t, s, tgemu.Fault{Kind: tgemu.DropBefore, Bot: 0, Method: "upload.getFile", Count: 2})
+	if !bytes.Equal(download(t, p, ref), data) {
+		t.Error("after a drop, the bytes differ")
+	}
+	inject(t, s, tgemu.Fault{Kind: tgemu.ErrorReply, Bot: 0, Method: "upload.getFile", Code: 401, Message: "AUTH_KEY_UNREGISTERED"})
+	if !bytes.Equal(download(t, p, ref), data) {
+		t.Error("after the other DC forgot the session, the bytes differ")
+	}
+	if n := s.Stats().Methods["auth.importBotAuthorization"].Calls; n != 0 {
+		t.Errorf("signed in anew %d times for another DC's sake", n)
+	}
+}
+
 func TestMigrateFaultIsFollowed(t *testing.T) {
 	t.Parallel()
 	exchangesKeys(t)

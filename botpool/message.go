@@ -79,7 +79,7 @@ func (c *conn) messages(ctx context.Context, channel int64, ids []int) ([]Messag
 		req[i] = &tg.InputMessageID{ID: id}
 	}
 	var res tg.MessagesMessagesClass
-	err = c.call(ctx, famMeta, 0, "get messages", func(ctx context.Context) (err error) {
+	err = c.call(ctx, famMeta, callTimeout, "get messages", func(ctx context.Context) (err error) {
 		res, err = c.api.ChannelsGetMessages(ctx, &tg.ChannelsGetMessagesRequest{Channel: ch, ID: req})
 		return err
 	})
@@ -173,7 +173,7 @@ func (c *conn) remove(ctx context.Context, channel int64, ids []int) error {
 	if err != nil {
 		return err
 	}
-	err = c.call(ctx, famMeta, 0, "delete", func(ctx context.Context) error {
+	err = c.call(ctx, famMeta, callTimeout, "delete", func(ctx context.Context) error {
 		_, err := c.api.ChannelsDeleteMessages(ctx, &tg.ChannelsDeleteMessagesRequest{Channel: ch, ID: ids})
 		return err
 	})
@@ -222,7 +222,7 @@ func (c *conn) replace(ctx context.Context, ref tgfs.Ref, doc tgfs.Document) err
 	if err != nil {
 		return err
 	}
-	err = c.call(ctx, famPost, 1, "edit", func(ctx context.Context) error {
+	err = c.call(ctx, famPost, postTimeout, "edit", func(ctx context.Context) error {
 		r := &tg.MessagesEditMessageRequest{Peer: peer, ID: ref.Message}
 		r.SetMedia(s.media())
 		r.SetMessage(doc.Caption)
@@ -246,7 +246,7 @@ func (p *Pool) Pin(ctx context.Context, ref tgfs.Ref) error {
 		if err != nil {
 			return err
 		}
-		err = c.call(ctx, famMeta, 0, "pin", func(ctx context.Context) error {
+		err = c.call(ctx, famMeta, callTimeout, "pin", func(ctx context.Context) error {
 			_, err := c.api.MessagesUpdatePinnedMessage(ctx, &tg.MessagesUpdatePinnedMessageRequest{Silent: true, Peer: peer, ID: ref.Message})
 			return err
 		})
@@ -268,7 +268,7 @@ func (p *Pool) Pinned(ctx context.Context) (tgfs.Ref, string, error) {
 			return err
 		}
 		id := 0
-		err = c.call(ctx, famMeta, 0, "look for the pinned message", func(ctx context.Context) error {
+		err = c.call(ctx, famMeta, callTimeout, "look for the pinned message", func(ctx context.Context) error {
 			full, err := c.api.ChannelsGetFullChannel(ctx, ch)
 			if err != nil {
 				return err

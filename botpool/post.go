@@ -211,7 +211,7 @@ func (c *conn) post(ctx context.Context, doc tgfs.Document, st *post, s *sending
 		req := &sendings{Encoder: &tg.MessagesSendMediaRequest{
 			Peer: peer, Media: s.media(), Message: doc.Caption, RandomID: random, Silent: true}}
 		var res tg.UpdatesBox
-		err := c.call(ctx, famPost, 1, "post", func(ctx context.Context) error {
+		err := c.call(ctx, famPost, postTimeout, "post", func(ctx context.Context) error {
 			return c.client.Invoke(ctx, req, &res)
 		})
 		if err == nil {
@@ -354,7 +354,7 @@ func (c *conn) lookRecent(ctx context.Context, doc tgfs.Document, st *post) erro
 		return c.barred(channel, err)
 	}
 	var diff tg.UpdatesChannelDifferenceClass
-	err = c.call(ctx, famMeta, 0, "look for the post", func(ctx context.Context) error {
+	err = c.call(ctx, famMeta, callTimeout, "look for the post", func(ctx context.Context) error {
 		full, err := c.api.ChannelsGetFullChannel(ctx, ch)
 		if err != nil {
 			return err

@@ -26,7 +26,7 @@ func (c *conn) signIn(ctx context.Context) error {
 		}
 	}
 	err := c.patient(ctx, famLogin, func() error {
-		return c.try(ctx, famLogin, 0, "sign in", func(ctx context.Context) error {
+		return c.try(ctx, famLogin, callTimeout, "sign in", func(ctx context.Context) error {
 			a, err := c.client.Auth().Bot(ctx, b.token)
 			if err != nil {
 				return err
@@ -46,7 +46,7 @@ func (c *conn) signIn(ctx context.Context) error {
 
 // self asks whether the session is signed in, and as whom.
 func (c *conn) self(ctx context.Context) error {
-	return c.try(ctx, famMeta, 0, "look at the session", func(ctx context.Context) error {
+	return c.try(ctx, famMeta, callTimeout, "look at the session", func(ctx context.Context) error {
 		us, err := c.api.UsersGetUsers(ctx, []tg.InputUserClass{&tg.InputUserSelf{}})
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func missingRights(ch *tg.Channel) string {
 // not know.
 func (c *conn) getChannel(ctx context.Context, id int64) (tg.ChatClass, error) {
 	var res tg.MessagesChatsClass
-	err := c.try(ctx, famMeta, 0, "find the channel", func(ctx context.Context) (err error) {
+	err := c.try(ctx, famMeta, callTimeout, "find the channel", func(ctx context.Context) (err error) {
 		res, err = c.api.ChannelsGetChannels(ctx, []tg.InputChannelClass{&tg.InputChannel{ChannelID: id}})
 		return err
 	})

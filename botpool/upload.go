@@ -205,7 +205,7 @@ func (s *sending) arrived(i, n int) {
 // sendPart sends one part and sits out short waits.
 func (c *conn) sendPart(ctx context.Context, s *sending, i int, part []byte) error {
 	for {
-		err := c.call(ctx, famUpload, len(part), "send part", func(ctx context.Context) error {
+		err := c.call(ctx, famUpload, timeFor(len(part)), "send part", func(ctx context.Context) error {
 			var ok bool
 			var err error
 			if s.big {
