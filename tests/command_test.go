@@ -42,7 +42,7 @@ func TestSyncAndStatus(t *testing.T) {
 		t.Errorf("%d bytes staged after sync", n)
 	}
 	table := w.Tgfs("status", w.Mnt)
-	for _, want := range []string{"volume", "stage", "index", "BOT", "ready"} {
+	for _, want := range []string{"volume", "stage", "cache", "index", "BOT", "ready"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("status does not say %q:\n%s", want, table)
 		}
