@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"tgfs"
 )
@@ -92,6 +93,9 @@ type fetched struct {
 	b     []byte
 	fresh bool
 }
+
+// yield is how long background work that could begin lets readers go first.
+const yield = 2 * time.Millisecond
 
 // New makes a cache in front of src. A directory that cannot be used, or that
 // another process uses, is a *tgfs.InputError.
@@ -208,6 +212,16 @@ func (c *Cache) fetch(l line) func(*call[fetched], func(fetched, error)) (fetche
 			return fetched{}, err
 		}
 		defer c.slots.hold(slot, &call.need)()
+		if !call.need.urgent() {
+			// What is sent first is answered first. A reader and his read-ahead come
+			// at one moment, and on a link that takes a quarter of a second for a
+			// line the reader should not come second.
+			select {
+			case <-time.After(yield):
+			case <-call.need.soon:
+			case <-call.ctx.Done():
+			}
+		}
 		c.stats.fetches.Add(1)
 		b, err := c.src.FetchLine(call.ctx, l.pack, l.n)
 		if err != nil {

@@ -282,6 +282,8 @@ func TestPrefetch(t *testing.T) {
 			c.Prefetch(first(n))
 			synctest.Wait()
 		}
+		time.Sleep(yield)
+		synctest.Wait()
 		if s := c.Stats(); o.running.Load() != 2 || s.WaitingBackground != 3 || s.PrefetchDropped != 5 || s.FreeSlots != 2 {
 			t.Fatalf("%d requests run, stats %+v", o.running.Load(), s)
 		}
@@ -294,11 +296,13 @@ func TestPrefetch(t *testing.T) {
 		// A reader of a prefetched chunk joins its flight.
 		got := make(chan error, 1)
 		go func() { _, err := c.Get(t.Context(), first(0)); got <- err }()
+		time.Sleep(yield)
 		synctest.Wait()
 		close(o.hold)
 		if err := <-got; err != nil {
 			t.Error(err)
 		}
+		time.Sleep(10 * yield)
 		synctest.Wait()
 		// The lifted one left its place in the background's half to another.
 		if o.fetches.Load() != 5 || o.most.Load() != 3 {
