@@ -176,6 +176,9 @@ func final(err error) error {
 	if strings.Contains(re.Error(), "OOM command not allowed") {
 		return fmt.Errorf("index server is full: %w", syscall.ENOSPC)
 	}
+	if strings.Contains(re.Error(), "SELECT is not allowed in cluster mode") {
+		return tgfs.Inputf("the index server is a node of a cluster, which has no databases: leave the number out of the index URL")
+	}
 	switch word, _, _ := strings.Cut(re.Error(), " "); word {
 	case "NOAUTH", "WRONGPASS":
 		return tgfs.Inputf("the index server refuses the password: put the right one into the index URL (redis://user:password@host)")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"tgfs"
 )
@@ -35,6 +36,7 @@ func parseInfo(text string) info {
 
 // connect finds the server and says what is wrong if it cannot be used.
 func (s *Store) connect(ctx context.Context, t target) error {
+	logging.Disable() // go-redis writes to stderr by itself; we tell what matters
 	s.rdb = t.client(s.cfg.Timeout)
 	in, err := s.info(ctx, "everything")
 	if err != nil {

@@ -2,9 +2,11 @@ package redis
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +25,9 @@ import (
 //	redis+sentinel://[user:password@]host[:port][,host:port…]/master[/db]
 //	rediss+sentinel://…
 //
-// Options after "?": db, skip_verify=true (TLS without a check of the server's
-// name), sentinel_user and sentinel_password. A node of a cluster is enough:
+// Options after "?": db, ca=FILE (TLS: who signs the server's certificate, instead
+// of the system's list), skip_verify=true (TLS without a check of who the server
+// is), sentinel_user and sentinel_password. A node of a cluster is enough:
 // the rest of it is found.
 type target struct {
 	network    string
@@ -123,12 +126,24 @@ func (t *target) options(q url.Values, path string) error {
 				return tgfs.Inputf("the index URL has skip_verify, which only rediss:// takes")
 			}
 			t.tls.InsecureSkipVerify = v == "true" || v == "1"
+		case "ca":
+			if t.tls == nil {
+				return tgfs.Inputf("the index URL has ca, which only rediss:// takes")
+			}
+			pem, err := os.ReadFile(v)
+			if err != nil {
+				return tgfs.Inputf("the index URL's ca: %v", err)
+			}
+			t.tls.RootCAs = x509.NewCertPool()
+			if !t.tls.RootCAs.AppendCertsFromPEM(pem) {
+				return tgfs.Inputf("the index URL's ca: %s holds no certificate in PEM form", v)
+			}
 		case "sentinel_user":
 			t.suser = v
 		case "sentinel_password":
 			t.spass = v
 		default:
-			return tgfs.Inputf("the index URL has an unknown option %q: db, skip_verify, sentinel_user and sentinel_password are known", k)
+			return tgfs.Inputf("the index URL has an unknown option %q: db, ca, skip_verify, sentinel_user and sentinel_password are known", k)
 		}
 	}
 	if path != "" {

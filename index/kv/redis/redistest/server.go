@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +42,7 @@ func Start(t testing.TB, args ...string) *Server {
 	s := &Server{t: t, dir: dir, args: args}
 	t.Cleanup(s.Kill)
 	for range 5 {
-		s.port = freePort(t)
+		s.port = FreePort(t)
 		s.launch()
 		if err = s.wait(); err == nil {
 			return s
@@ -53,7 +54,8 @@ func Start(t testing.TB, args ...string) *Server {
 	return nil
 }
 
-func freePort(t testing.TB) int {
+// FreePort is a port of the loopback that nobody listens on.
+func FreePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -118,6 +120,93 @@ func (s *Server) Do(words ...string) (string, error) {
 	line, err := bufio.NewReader(c).ReadString('\n')
 	return strings.TrimSpace(line), err
 }
+
+// Config returns a setting.
+func (s *Server) Config(name string) (string, error) {
+	out, err := exec.Command("redis-cli", "-p", fmt.Sprint(s.port), "config", "get", name).Output()
+	_, v, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return v, err
+}
+
+// Info returns a number that INFO tells.
+func (s *Server) Info(name string) int64 {
+	s.t.Helper()
+	out, err := exec.Command("redis-cli", "-p", fmt.Sprint(s.port), "info", "everything").Output()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+			n, err := strconv.ParseInt(v, 10, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return n
+		}
+	}
+	s.t.Fatalf("INFO tells no %s", name)
+	return 0
+}
+
+// Sentinel starts a sentinel that watches a server under the name "main" and
+// puts a replica in its place when it does not answer for half a second.
+func Sentinel(t testing.TB, of *Server) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sentinel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := &Server{t: t, dir: dir, port: FreePort(t)}
+	conf := filepath.Join(dir, "conf")
+	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor main 127.0.0.1 %d 1\n"+
+		"sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n", s.port, dir, of.port)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	s.cmd = exec.Command("redis-server", conf, "--sentinel")
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Replicas is how many replicas of its master a sentinel knows.
+func (s *Server) Replicas() int {
+	s.t.Helper()
+	out, err := s.Do("SENTINEL", "REPLICAS", "main")
+	n, aerr := strconv.Atoi(strings.TrimPrefix(out, "*"))
+	if err != nil || aerr != nil {
+		s.t.Fatalf("SENTINEL REPLICAS: %s, %v", out, err)
+	}
+	return n
+}
+
+// Save copies the data of a server that was killed, and returns a function
+// that puts the copy in place of what is there then.
+func (s *Server) Save() (restore func()) {
+	s.t.Helper()
+	from, saved := filepath.Join(s.dir, "appendonlydir"), filepath.Join(s.dir, "saved")
+	if err := os.CopyFS(saved, os.DirFS(from)); err != nil {
+		s.t.Fatal(err)
+	}
+	return func() {
+		s.t.Helper()
+		if err := os.RemoveAll(from); err != nil {
+			s.t.Fatal(err)
+		}
+		if err := os.CopyFS(from, os.DirFS(saved)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// Port is the port that the server listens on.
+func (s *Server) Port() int { return s.port }
 
 // Addr is host:port.
 func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
