@@ -48,6 +48,8 @@ func newMemory(bots int) *memory {
 
 func (m *memory) Bots() int { return m.bots }
 
+func (m *memory) Ready() int { return m.bots }
+
 func (m *memory) Idle() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

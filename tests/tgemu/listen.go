@@ -117,7 +117,7 @@ func (d *dc) accept(l net.Listener, media bool) {
 			s.mu.Lock()
 			delete(s.conns, c)
 			s.mu.Unlock()
-			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 				s.log.Debug("connection ended", "dc", d.id, "from", nc.RemoteAddr(), "err", err)
 			}
 		}()
