@@ -333,6 +333,9 @@ func (p *Pool) enter(ctx context.Context) (context.Context, func(), error) {
 // Bots returns the number of bots that the pool was opened with.
 func (p *Pool) Bots() int { return len(p.bots) }
 
+// Ready returns the number of bots that may upload: signed in and not limited.
+func (p *Pool) Ready() int { return p.sched.ready() }
+
 // Idle returns the number of bots that would start an upload at once: nothing
 // queued or running, signed in, and not limited.
 func (p *Pool) Idle() int { return p.sched.idle() }

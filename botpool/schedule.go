@@ -321,6 +321,20 @@ func (s *scheduler) idle() int {
 	return n
 }
 
+// ready counts the bots that may upload, now or when they are done with what
+// they have.
+func (s *scheduler) ready() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, now := 0, time.Now()
+	for i := range s.lanes {
+		if s.lanes[i].free(famUpload, now) {
+			n++
+		}
+	}
+	return n
+}
+
 // load is what Status tells of a bot.
 type load struct {
 	queued, running, calls int

@@ -82,7 +82,7 @@ const (
 
 // due says whether something should go up, and else when to look again.
 func (s *Store) due() (reason, time.Duration) {
-	bots := s.remote.Bots()
+	bots := max(1, s.remote.Ready())
 	idle := s.remote.Idle()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -124,7 +124,7 @@ func (s *Store) flyingLocked() (n int64) {
 // target is how many bytes the next pack takes: an equal share of all that waits
 // and flies for each bot, so that they end together.
 func (s *Store) target() int64 {
-	bots := int64(max(1, s.remote.Bots()))
+	bots := int64(max(1, s.remote.Ready()))
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	share := (s.unsealed + s.flyingLocked() + bots - 1) / bots

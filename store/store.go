@@ -36,8 +36,10 @@ import (
 
 // Remote is where packs go. Calls may take long: they wait out rate limits.
 type Remote interface {
-	// Bots is how many uploads can run at once, Idle how many could start now.
+	// Bots is how many uploads can run at once; Ready how many of the bots are
+	// not kept from it by a limit; Idle how many could start one now.
 	Bots() int
+	Ready() int
 	Idle() int
 	// Upload stores a document and returns when it can be fetched. Repeated
 	// with the same ID it makes no second message. An error means that it is
