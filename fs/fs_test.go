@@ -74,6 +74,10 @@ func newMount(t testing.TB, change ...func(*Options)) *testMount {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// We use the mount that we serve: see go-fuse's poll.go.
+	if err := m.server.WaitMount(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := m.Unmount(); err != nil {
 			t.Error(err)

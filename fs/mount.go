@@ -82,7 +82,8 @@ const (
 // Mount mounts a volume on dir and serves it until it is unmounted. When Mount
 // returns, the mount answers. ix and st are used until Wait or Unmount returns,
 // and are not closed. A mount point that cannot be used is a *tgfs.InputError;
-// MountPoint says which those are.
+// MountPoint says which those are. The process that serves a mount should not
+// use its files.
 func Mount[F File](dir string, ix *index.Index, st Files[F], opts Options) (*Server, error) {
 	opts.fill()
 	dir, err := MountPoint(dir, opts.Log)
@@ -105,10 +106,10 @@ func Mount[F File](dir string, ix *index.Index, st Files[F], opts Options) (*Ser
 		s.fs.conn.dir = filepath.Join("/sys/fs/fuse/connections", at.minor())
 		s.raiseReadAhead(at)
 	}
+	// The kernel has our answer to INIT, so whatever it asks now waits for serve.
+	// We leave out WaitMount: it opens a file of the mount from this process,
+	// and a process killed while it waits for itself never ends.
 	go s.serve()
-	if err := s.server.WaitMount(); err != nil {
-		return nil, errors.Join(fmt.Errorf("mount on %s: %w", dir, err), s.Unmount())
-	}
 	return s, nil
 }
 

@@ -219,6 +219,7 @@ func userChild(args []string) {
 	}
 	m, err := Mount(filepath.Join(dir, "mine"), ix, newMemFiles(ix), Options{Log: log})
 	must(s, err)
+	must(s, m.server.WaitMount())
 	mode := uint32(0o777)
 	_, err = ix.SetAttr(context.Background(), tgfs.RootIno, index.SetAttr{Mode: &mode})
 	must(s, err)
