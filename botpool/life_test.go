@@ -46,7 +46,6 @@ func TestForgottenKey(t *testing.T) {
 		t.Skip("takes gotd's retry interval of 30 s")
 	}
 	t.Parallel()
-	exchangesKeys(t)
 	s, p := setup(t, 1)
 	if err := s.ForgetKeys(); err != nil {
 		t.Fatal(err)

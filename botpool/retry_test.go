@@ -152,7 +152,7 @@ func TestLostPostIsFoundInALongChannel(t *testing.T) {
 	c.PostsPerMinute = -1
 	p := open(t, c)
 	var ids []int
-	for range 260 { // and most are deleted: empty pages are no end
+	for range 420 { // and most are deleted: empty pages are no end
 		ids = append(ids, upload(t, p, blob(10)).Message)
 	}
 	if err := s.DeleteMessages(0, ids[3:]...); err != nil {
