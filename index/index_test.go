@@ -11,6 +11,8 @@ import (
 	"tgfs"
 	"tgfs/index"
 	"tgfs/index/kv/bolt"
+	"tgfs/index/kv/redis"
+	"tgfs/index/kv/redis/redistest"
 )
 
 const (
@@ -22,10 +24,22 @@ const (
 
 var ctx = context.Background()
 
-// newIndex makes a volume on a fresh embedded store.
+// newIndex makes a volume on a fresh store: an embedded one, or, when the
+// environment variable TGFS_TEST_INDEX is "redis", one on a Redis server.
 func newIndex(t testing.TB, cfg index.Config) *index.Index {
 	t.Helper()
-	x := createAt(t, filepath.Join(t.TempDir(), "index"), bolt.Config{}, cfg)
+	var x *index.Index
+	if os.Getenv("TGFS_TEST_INDEX") == "redis" {
+		s, err := redis.Open(ctx, redistest.Start(t).URL(), "tgfs", redis.Config{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x, err = index.Create(ctx, s, index.Volume{ID: tgfs.NewVolumeID()}, index.NewInode{Mode: 0o755}, cfg); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		x = createAt(t, filepath.Join(t.TempDir(), "index"), bolt.Config{}, cfg)
+	}
 	t.Cleanup(func() {
 		checkClean(t, x)
 		if err := x.Close(); err != nil {

@@ -17,7 +17,10 @@ import (
 
 	"tgfs"
 	"tgfs/index"
+	"tgfs/index/kv"
 	"tgfs/index/kv/bolt"
+	"tgfs/index/kv/redis"
+	"tgfs/index/kv/redis/redistest"
 )
 
 // cell is one byte of a modelled file: where it is shown from; the zero cell
@@ -42,7 +45,7 @@ type node struct {
 // model is a tree of files in memory, and the index that must agree with it.
 type model struct {
 	t     *rapid.T
-	path  string
+	store func(first bool) (kv.Store, error)
 	x     *index.Index
 	now   int64
 	nodes map[tgfs.Ino]*node
@@ -51,9 +54,7 @@ type model struct {
 }
 
 func (m *model) open(first bool) {
-	cfg := bolt.Config{Create: first, FlushOps: 40, SegmentBytes: 16 << 10, FlushEvery: time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	s, err := bolt.Open(m.path, cfg)
+	s, err := m.store(first)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -461,14 +462,42 @@ func (m *model) compareDir(ino tgfs.Ino, n *node) {
 }
 
 // Random operations on an index and on a tree in memory, with reopenings in
-// between; both always agree, and Check finds nothing.
+// between; both always agree, and Check finds nothing. On both engines.
 func TestModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		if err != nil {
-			t.Fatal(err)
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	t.Run("bolt", func(t *testing.T) {
+		runModel(t, func() func(bool) (kv.Store, error) {
+			dir, err := os.MkdirTemp(t.TempDir(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func(first bool) (kv.Store, error) {
+				return bolt.Open(filepath.Join(dir, "index"), bolt.Config{Create: first, FlushOps: 40, SegmentBytes: 16 << 10, FlushEvery: time.Millisecond, Log: quiet})
+			}
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("each read is a round trip")
 		}
-		m := &model{t: rt, path: filepath.Join(dir, "index"), now: 1000_000,
+		srv := redistest.Start(t, "--appendfsync", "no")
+		runs := 0
+		runModel(t, func() func(bool) (kv.Store, error) {
+			runs++
+			name := fmt.Sprint("v", runs)
+			if out, err := srv.Do("FLUSHALL"); err != nil || out != "+OK" {
+				t.Fatalf("FLUSHALL: %s, %v", out, err)
+			}
+			return func(first bool) (kv.Store, error) {
+				return redis.Open(ctx, srv.URL(), name, redis.Config{Create: first, Log: quiet})
+			}
+		})
+	})
+}
+
+func runModel(t *testing.T, fresh func() func(first bool) (kv.Store, error)) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := &model{t: rt, store: fresh(), now: 1000_000,
 			nodes: map[tgfs.Ino]*node{}, packs: map[tgfs.PackID]tgfs.Ref{}, gone: map[tgfs.Ino]bool{}}
 		m.open(true)
 		defer func() { _ = m.x.Close() }()
