@@ -349,6 +349,8 @@ func (d *disk) held() (int, int64) {
 	return len(d.lines), d.bytes
 }
 
+func (d *disk) max() int64 { return d.limit }
+
 // close gives the directory free; the lines stay for the next.
 func (d *disk) close() error {
 	d.mu.Lock()

@@ -44,10 +44,7 @@ func (f *Flow) Get(ctx context.Context, p tgfs.Part) ([]byte, error) {
 		c.stats.memoryHits.Add(1)
 		return b, nil
 	}
-	n := &need{flow: f.id, soon: atOnce, by: f.id}
-	if f.back {
-		n.soon = make(chan struct{}) // never closed
-	}
+	n := f.need()
 	for {
 		b, err := c.chunk(ctx, p, n)
 		if errors.Is(err, errDropped) {
@@ -106,7 +103,7 @@ func (a *ahead) close() {
 
 // Prefetch asks for the chunk at p to be there when Get comes. It never waits:
 // when Config.Queue of them wait already, it is dropped. Nothing happens if the
-// chunk's line is near or on its way. A reader who comes for the chunk lifts the
+// chunk's line is kept or on its way. A reader who comes for the chunk lifts the
 // prefetch into the readers' queue.
 func (f *Flow) Prefetch(p tgfs.Part) {
 	c := f.c
@@ -129,6 +126,29 @@ func (f *Flow) PrefetchLine(pack tgfs.PackID, n int64) {
 		_, _, err := f.c.fetches.do(f.c.fetches.life, l, need, f.c.fetch(l))
 		return err
 	})
+}
+
+// Line returns when line n of a pack, which must have one, has come, to be kept; it may be gone
+// again when there is no room.
+func (f *Flow) Line(ctx context.Context, pack tgfs.PackID, n int64) error {
+	l := line{pack, n}
+	for {
+		_, _, err := f.c.fetches.do(ctx, l, f.need(), f.c.fetch(l))
+		if !errors.Is(err, errDropped) {
+			return err
+		}
+	}
+}
+
+// Near reports whether the chunk at p needs no request to the source.
+func (c *Cache) Near(p tgfs.Part) bool { return c.lines.has(lineOf(p)) }
+
+// need is that of a Get.
+func (f *Flow) need() *need {
+	if f.back {
+		return &need{flow: f.id, soon: make(chan struct{})} // never closed
+	}
+	return &need{flow: f.id, soon: atOnce, by: f.id}
 }
 
 func (f *Flow) prefetch(l line, get func(*need) error) {

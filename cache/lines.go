@@ -39,6 +39,7 @@ type lineStore interface {
 	drop(l line)
 	clear() error
 	held() (lines int, bytes int64)
+	max() int64 // bytes
 	close() error
 }
 
@@ -130,5 +131,7 @@ func (r *recent) held() (int, int64) {
 	defer r.mu.Unlock()
 	return len(r.lines), r.bytes
 }
+
+func (r *recent) max() int64 { return r.limit }
 
 func (r *recent) close() error { return r.clear() }

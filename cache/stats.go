@@ -10,26 +10,29 @@ type counters struct {
 
 // Stats counts what happened since New.
 type Stats struct {
-	MemoryHits        int64 `json:"memory_hits"` // reads served from memory
-	LineHits          int64 `json:"line_hits"`   // reads served from a kept line (on disk, if there is a disk level)
-	Misses            int64 `json:"misses"`      // reads that needed the source
-	Fetches           int64 `json:"fetches"`     // requests to the source
-	FetchedBytes      int64 `json:"fetched_bytes"`
-	FetchErrors       int64 `json:"fetch_errors"`
-	Corrupt           int64 `json:"corrupt"`          // chunks that did not open
-	Prefetched        int64 `json:"prefetched"`       // prefetches that began
-	PrefetchSkipped   int64 `json:"prefetch_skipped"` // those that found the line near
-	PrefetchDropped   int64 `json:"prefetch_dropped"` // those that found the queue full, or whose flow went elsewhere
-	DiskErrors        int64 `json:"disk_errors"`
-	MemoryBytes       int64 `json:"memory_bytes"` // held now
-	Lines             int64 `json:"lines"`        // held now
-	LineBytes         int64 `json:"line_bytes"`
-	Slots             int   `json:"slots"`
-	FreeSlots         int   `json:"free_slots"`         // now
-	BackgroundSlots   int   `json:"background_slots"`   // had by background work, now
-	WaitingReaders    int   `json:"waiting_readers"`    // for a slot, now
-	WaitingBackground int   `json:"waiting_background"` // for a slot, now
-	Flows             int   `json:"flows"`              // that wait for slots or have some, now
+	MemoryHits        int64   `json:"memory_hits"`     // reads served from memory
+	LineHits          int64   `json:"line_hits"`       // reads served from a kept line (on disk, if there is a disk level)
+	Misses            int64   `json:"misses"`          // reads that needed more
+	MemoryRate        float64 `json:"memory_hit_rate"` // of all reads, 0 to 1
+	LineRate          float64 `json:"line_hit_rate"`   // of the reads that memory had not
+	Fetches           int64   `json:"fetches"`         // requests to the source
+	FetchedBytes      int64   `json:"fetched_bytes"`
+	FetchErrors       int64   `json:"fetch_errors"`
+	Corrupt           int64   `json:"corrupt"`          // chunks that did not open
+	Prefetched        int64   `json:"prefetched"`       // prefetches that began
+	PrefetchSkipped   int64   `json:"prefetch_skipped"` // those that found the line near
+	PrefetchDropped   int64   `json:"prefetch_dropped"` // those that found the queue full, or whose flow went elsewhere
+	DiskErrors        int64   `json:"disk_errors"`
+	MemoryBytes       int64   `json:"memory_bytes"` // held now
+	Lines             int64   `json:"lines"`        // held now
+	LineBytes         int64   `json:"line_bytes"`
+	LineLimit         int64   `json:"line_limit"` // of bytes
+	Slots             int     `json:"slots"`
+	FreeSlots         int     `json:"free_slots"`         // now
+	BackgroundSlots   int     `json:"background_slots"`   // had by background work, now
+	WaitingReaders    int     `json:"waiting_readers"`    // for a slot, now
+	WaitingBackground int     `json:"waiting_background"` // for a slot, now
+	Flows             int     `json:"flows"`              // that wait for slots or have some, now
 }
 
 // Stats returns the counts. They are read one by one, not at one moment.
@@ -47,8 +50,10 @@ func (c *Cache) Stats() Stats {
 		PrefetchDropped: c.stats.prefetchDropped.Load(),
 		MemoryBytes:     c.mem.held(),
 	}
+	s.MemoryRate = rate(s.MemoryHits, s.LineHits+s.Misses)
+	s.LineRate = rate(s.LineHits, s.Misses)
 	lines, bytes := c.lines.held()
-	s.Lines, s.LineBytes = int64(lines), bytes
+	s.Lines, s.LineBytes, s.LineLimit = int64(lines), bytes, c.lines.max()
 	if d, ok := c.lines.(*disk); ok {
 		s.DiskErrors = d.errors.Load()
 	}
@@ -56,4 +61,11 @@ func (c *Cache) Stats() Stats {
 	s.Slots, s.FreeSlots, s.BackgroundSlots, s.Flows = c.slots.slots, u.free, u.background, u.flows
 	s.WaitingReaders, s.WaitingBackground = u.waiting[reading], u.waiting[background]
 	return s
+}
+
+func rate(hits, misses int64) float64 {
+	if hits+misses == 0 {
+		return 0
+	}
+	return float64(hits) / float64(hits+misses)
 }

@@ -62,7 +62,12 @@ var errDead = errors.New("the tgfs process behind the mount is gone")
 
 // do sends one request and returns the body of a good answer.
 func (c *client) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://tgfs"+path, nil)
+	return c.doBody(ctx, method, path, nil)
+}
+
+// doBody is do with a body to send.
+func (c *client) doBody(ctx context.Context, method, path string, send io.Reader) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://tgfs"+path, send)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +88,12 @@ func (c *client) do(ctx context.Context, method, path string) (io.ReadCloser, er
 
 // follow runs a stream to its end and shows progress.
 func (c *client) follow(ctx context.Context, path string, p *progress) error {
-	body, err := c.do(ctx, http.MethodPost, path)
+	return c.followBody(ctx, path, nil, p)
+}
+
+// followBody is follow with a body to send.
+func (c *client) followBody(ctx context.Context, path string, send io.Reader, p *progress) error {
+	body, err := c.doBody(ctx, http.MethodPost, path, send)
 	if err != nil {
 		return err
 	}

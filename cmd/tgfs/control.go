@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"tgfs"
+	"tgfs/store"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,7 @@ import (
 //	GET  /status          one object
 //	POST /sync            a stream of event, the last one with Done or Error
 //	POST /umount?detach=1 likewise; after Done the process exits
+//	POST /warm            likewise; the body is a list of inode numbers
 //
 // It lies in the state directory with mode 0600. The extended attribute
 // controlXattr of the mount's root holds its path.
@@ -49,6 +51,8 @@ type served interface {
 	// leave drains (unless detach), unmounts and closes; an error means that
 	// the mount goes on, unless its parts failed while they closed.
 	leave(ctx context.Context, detach bool) error
+	// warm brings what the files need into the cache.
+	warm(ctx context.Context, inos []tgfs.Ino, w *store.Warming) error
 }
 
 // control serves one mount's socket.
@@ -84,6 +88,7 @@ func serveControl(path string, m served, log *slog.Logger) (*control, error) {
 		detach := r.URL.Query().Get("detach") != ""
 		stream(w, r, m.countdown(), func(ctx context.Context) error { return m.leave(ctx, detach) })
 	})
+	mux.HandleFunc("POST /warm", func(w http.ResponseWriter, r *http.Request) { serveWarm(w, r, m.warm) })
 	c := &control{srv: &http.Server{Handler: mux}, path: path, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)

@@ -82,7 +82,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return tgfs.Inputf("%v: see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newInit(), newMount(), newUmount(), newSync(), newStatus(), newVersion())
+	root.AddCommand(newInit(), newMount(), newUmount(), newSync(), newStatus(), newWarm(), newVersion())
 	return root
 }
 

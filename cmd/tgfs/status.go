@@ -82,7 +82,9 @@ func (st *mountStatus) print(w io.Writer) error {
 	row("stage\t%s in %d files\t%s on the way up, oldest %s", bytesOf(st.Store.Staged), st.Store.Files, bytesOf(st.Store.Uploading), st.Store.Oldest.Round(time.Second))
 	row("packs\t%d committed\t%s since the mount began", st.Store.Packs, bytesOf(st.Store.PackBytes))
 	k := &st.Store.Cache
-	row("cache\t%s in memory, %s on disk\t%d reads from memory, %d from disk, %d from Telegram; %d damaged", bytesOf(k.MemoryBytes), bytesOf(k.LineBytes), k.MemoryHits, k.LineHits, k.Misses, k.Corrupt)
+	row("cache\t%s in memory, %s on disk\t%d reads: %.0f %% from memory, of the others %.0f %% from disk, %d from Telegram; %d damaged", bytesOf(k.MemoryBytes), bytesOf(k.LineBytes),
+		k.MemoryHits+k.LineHits+k.Misses, 100*k.MemoryRate, 100*k.LineRate, k.Misses, k.Corrupt)
+	row("fetching\t%d of %d slots, %d for read-ahead\t%d readers and %d read-aheads wait; %d read-aheads dropped", k.Slots-k.FreeSlots, k.Slots, k.BackgroundSlots, k.WaitingReaders, k.WaitingBackground, k.PrefetchDropped)
 	row("index\t%s inodes\t%s in files, %s in packs", humanize.Comma(st.Index.Inodes), bytesOf(st.Index.Bytes), bytesOf(st.Index.Stored))
 	row("errors\t%d tries repeated\t%s", st.Store.Failures, orDash(st.Store.Error))
 	if err := t.Flush(); err != nil {
