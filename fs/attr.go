@@ -44,12 +44,7 @@ func (f *fileSystem) overlaid(ctx context.Context, a index.Attr) (index.Attr, er
 	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return a, nil
 	}
-	o, err := f.overlay(ctx, a)
-	if o.Size != a.Size || o.Mtime != a.Mtime || o.Ctime != a.Ctime {
-		// What is staged is not in Alloc yet.
-		o.Alloc = max(o.Alloc, o.Size)
-	}
-	return o, err
+	return f.overlay(ctx, a)
 }
 
 // SetAttr answers chmod, chown, truncate, utimensat and their like.
@@ -101,12 +96,6 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	a, err := f.setAttr(ctx, ino, sa)
 	if err != nil {
 		return f.inodeStatus("setattr", ino, err)
-	}
-	if a.Mode&syscall.S_IFMT == syscall.S_IFREG && a.Alloc < a.Size {
-		// A hole, or staged and not in Alloc yet?
-		if known, err := f.ix.Attr(ctx, ino); err != nil || known.Size != a.Size {
-			a.Alloc = a.Size
-		}
 	}
 	f.fillAttrOut(out, a)
 	return fuse.OK

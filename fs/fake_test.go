@@ -72,6 +72,7 @@ func (m *memFiles) Overlay(ctx context.Context, a index.Attr) (index.Attr, error
 		return m.ix.Attr(ctx, a.Ino)
 	}
 	a.Size, a.Mtime, a.Ctime = n.size, n.mtime, max(a.Ctime, n.ctime)
+	a.Alloc = max(a.Alloc, a.Size)
 	return a, nil
 }
 
@@ -106,6 +107,7 @@ func (m *memFiles) SetAttr(ctx context.Context, ino tgfs.Ino, sa index.SetAttr) 
 	}
 	n.ctime = a.Ctime
 	a.Size, a.Mtime = n.size, n.mtime
+	a.Alloc = max(a.Alloc, a.Size)
 	return a, nil
 }
 

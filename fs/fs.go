@@ -47,8 +47,9 @@ type Files[F File] interface {
 	// need not find out whether there is such an inode.
 	Open(ctx context.Context, ino tgfs.Ino) (F, error)
 	// Overlay returns a, which was just read from the index, with the size and
-	// the times that it knows better. It never returns what a commit since then
-	// made stale.
+	// the times that it knows better, and with Alloc no less than the size while
+	// the index does not know all bytes. It never returns what a commit since
+	// then made stale.
 	Overlay(ctx context.Context, a index.Attr) (index.Attr, error)
 	// SetAttr changes attributes in the index and in the stage. A change of size
 	// moves the times.

@@ -241,7 +241,8 @@ func (s *Store) wakeLocked() {
 }
 
 // Overlay returns a, as read from the index, with the size and the times that
-// the stage knows better.
+// the stage knows better. While bytes are staged, Alloc is the whole size at
+// least: which of them are holes is not counted.
 func (s *Store) Overlay(ctx context.Context, a index.Attr) (index.Attr, error) {
 	s.mu.RLock()
 	n := s.nodes[a.Ino]
@@ -263,6 +264,7 @@ func (s *Store) Overlay(ctx context.Context, a index.Attr) (index.Attr, error) {
 
 func (n *node) overlayLocked(a index.Attr) index.Attr {
 	a.Size = n.sizeLocked()
+	a.Alloc = max(a.Alloc, a.Size)
 	a.Mtime = n.mtime
 	a.Ctime = max(a.Ctime, n.ctime)
 	return a
