@@ -202,13 +202,11 @@ func (c *change) cutBeyond(ino tgfs.Ino, n *inode) error {
 func (x *Index) Layout(ctx context.Context, ino tgfs.Ino, off, n int64) (Layout, error) {
 	var l Layout
 	err := x.view(ctx, func(r kv.Reader) error {
-		rec, err := load(r, ino)
+		rec, err := loadFile(r, ino)
 		switch {
 		case err != nil:
 			return err
-		case rec.isDir():
-			return syscall.EISDIR
-		case !rec.is(syscall.S_IFREG) || off < 0 || n < 0:
+		case off < 0 || n < 0:
 			return syscall.EINVAL
 		}
 		l = Layout{Size: rec.size, Inline: rec.inline}

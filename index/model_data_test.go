@@ -142,6 +142,54 @@ func (m *model) commit() {
 	}
 }
 
+func (m *model) punch() {
+	ino := m.ino(isFile)
+	n := m.nodes[ino]
+	off := rapid.Int64Range(0, 3000).Draw(m.t, "off")
+	end := off + rapid.Int64Range(0, 3000).Draw(m.t, "n")
+	size := rapid.SampledFrom([]int64{0, 0, end}).Draw(m.t, "size")
+	a, err := m.x.Punch(ctx, ino, off, end, size)
+	if n == nil {
+		m.want("Punch", err, syscall.ENOENT)
+		return
+	}
+	m.want("Punch", err, 0)
+	m.resize(n, max(n.attr.Size, size))
+	for i := off; i < min(end, n.attr.Size); i++ {
+		n.bytes[i] = cell{}
+	}
+	n.attr.Mtime, n.attr.Ctime = m.now, m.now
+	m.compareAttr("Punch", a, n)
+}
+
+func (m *model) copyRange() {
+	from, to := m.ino(isFile), m.ino(isFile)
+	src, dst := m.nodes[from], m.nodes[to]
+	off, toOff := rapid.Int64Range(0, 2500).Draw(m.t, "off"), rapid.Int64Range(0, 2500).Draw(m.t, "to")
+	n := rapid.Int64Range(1, 2500).Draw(m.t, "n")
+	if src == nil || dst == nil {
+		_, err := m.x.Copy(ctx, from, off, to, toOff, n, 0)
+		if from != to || off >= toOff+n || toOff >= off+n {
+			m.want("Copy", err, syscall.ENOENT)
+		}
+		return
+	}
+	n = min(n, src.attr.Size-off)
+	l, err := m.x.Next(ctx, from, off, 1)
+	m.want("Next", err, 0)
+	if n <= 0 || off < int64(len(l.Inline)) || from == to && off < toOff+n && toOff < off+n {
+		_, err := m.x.Copy(ctx, from, off, to, toOff, n, 0)
+		m.want("Copy", err, syscall.EINVAL)
+		return
+	}
+	a, err := m.x.Copy(ctx, from, off, to, toOff, n, 0)
+	m.want("Copy", err, 0)
+	m.resize(dst, max(dst.attr.Size, toOff+n))
+	copy(dst.bytes[toOff:], src.bytes[off:off+n])
+	dst.attr.Mtime, dst.attr.Ctime = m.now, m.now
+	m.compareAttr("Copy", a, dst)
+}
+
 func (m *model) compareFile(ino tgfs.Ino, n *node) {
 	off := rapid.Int64Range(0, 3500).Draw(m.t, "off")
 	size := rapid.Int64Range(0, 3500).Draw(m.t, "n")

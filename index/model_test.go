@@ -509,6 +509,7 @@ func runModel(t *testing.T, fresh func() func(first bool) (kv.Store, error)) {
 		for name, op := range map[string]func(){
 			"create": m.create, "create2": m.create, "create3": m.create, "link": m.link, "remove": m.remove,
 			"rename": m.rename, "rename2": m.rename, "setattr": m.setAttr, "commit": m.commit, "commit2": m.commit,
+			"punch": m.punch, "copyRange": m.copyRange,
 			"hold": m.hold, "release": m.release, "xattr": m.xattr, "reopen": m.reopen,
 		} {
 			ops[name] = func(rt *rapid.T) { m.t = rt; m.now += 10; op() }
