@@ -107,6 +107,8 @@ func classify(ctx context.Context, err error) *fault {
 		f.wait = waitOf(rpc)
 	case migrate:
 		f.arg = rpc.Argument
+	case gone:
+		f.err = fmt.Errorf("%w: %w", tgfs.ErrGone, err)
 	case parts:
 		if rpc.Type == "FILE_PART_MISSING" {
 			f.arg = rpc.Argument
@@ -159,7 +161,7 @@ func classifyRPC(e *tgerr.Error) kind {
 	case "CHANNEL_PRIVATE", "CHANNEL_INVALID", "CHAT_WRITE_FORBIDDEN", "CHAT_ADMIN_REQUIRED",
 		"USER_BANNED_IN_CHANNEL", "USER_NOT_PARTICIPANT", "CHAT_FORBIDDEN", "CHAT_RESTRICTED":
 		return barred
-	case "MESSAGE_ID_INVALID", "MSG_ID_INVALID", "MESSAGE_EMPTY":
+	case "MESSAGE_ID_INVALID", "MSG_ID_INVALID":
 		return gone
 	case "TIMEOUT", "TIMEDOUT", "RPC_CALL_FAIL", "WORKER_BUSY_TOO_LONG_RETRY":
 		return transient

@@ -169,6 +169,12 @@ func TestDelete(t *testing.T) {
 	if n := s.Stats().LiveMessages; n != 1 {
 		t.Errorf("%d messages are left, want 1", n)
 	}
+	if err := p.Pin(ctx(t), a); !errors.Is(err, tgfs.ErrGone) {
+		t.Errorf("pin of a deleted message: %v, want ErrGone", err)
+	}
+	if _, err := p.Replace(ctx(t), a, document([]byte("x"))); !errors.Is(err, tgfs.ErrGone) {
+		t.Errorf("replace of a deleted message: %v, want ErrGone", err)
+	}
 }
 
 func TestOldPostsAreReplaced(t *testing.T) {
