@@ -44,6 +44,34 @@ func TestStoreIsAByteArray(t *testing.T) {
 					model[i] = append(model[i], make([]byte, n-len(model[i]))...)
 				}
 			},
+			"zero": func(rt *rapid.T) {
+				i, n, off := pick.Draw(rt, "file"), sizes.Draw(rt, "n"), offs.Draw(rt, "off")
+				keep := rapid.Bool().Draw(rt, "keep")
+				w.zero(inos[i], int64(off), int64(n), keep)
+				if !keep && len(model[i]) < off+n {
+					model[i] = append(model[i], make([]byte, off+n-len(model[i]))...)
+				}
+				if off < len(model[i]) {
+					clear(model[i][off:min(off+n, len(model[i]))])
+				}
+			},
+			"copy": func(rt *rapid.T) {
+				from, to, n := pick.Draw(rt, "from"), pick.Draw(rt, "to"), sizes.Draw(rt, "n")
+				off, fromOff := offs.Draw(rt, "off"), offs.Draw(rt, "fromOff")
+				if from == to && off < fromOff+n && fromOff < off+n {
+					return
+				}
+				n = max(0, min(n, len(model[from])-fromOff))
+				if got := w.copyRange(inos[to], int64(off), inos[from], int64(fromOff), int64(n)); got != int64(n) {
+					rt.Fatalf("copied %d bytes, want %d", got, n)
+				}
+				if n > 0 && len(model[to]) < off+n {
+					model[to] = append(model[to], make([]byte, off+n-len(model[to]))...)
+				}
+				if n > 0 {
+					copy(model[to][off:off+n], model[from][fromOff:fromOff+n])
+				}
+			},
 			"sync":   func(*rapid.T) { w.sync() },
 			"settle": func(*rapid.T) { time.Sleep(5 * time.Millisecond) },
 			"forget": func(*rapid.T) { w.forget() },
@@ -61,6 +89,19 @@ func TestStoreIsAByteArray(t *testing.T) {
 					}
 					if got := w.read(ino); string(got) != string(model[i]) {
 						rt.Fatalf("file %d: %s", i, difference(got, model[i]))
+					}
+					at := int64(0)
+					for _, d := range w.data(ino) {
+						if d.off < at || d.end <= d.off || d.end > int64(len(model[i])) || d.off == at && at > 0 {
+							rt.Fatalf("file %d: data %v after %d, size %d", i, d, at, len(model[i]))
+						}
+						if !zeros(model[i][at:d.off]) {
+							rt.Fatalf("file %d: bytes in the hole [%d, %d)", i, at, d.off)
+						}
+						at = d.end
+					}
+					if !zeros(model[i][at:]) {
+						rt.Fatalf("file %d: bytes in the hole from %d on", i, at)
 					}
 				}
 			},

@@ -23,7 +23,7 @@ type node struct {
 	// mu is held for reading while bytes are copied out of the data file, and
 	// for writing across every change, the commit to the index included, so that
 	// a reader finds each byte either staged or committed. Only the committer
-	// holds several, taken in order of ino.
+	// and CopyRange hold several, taken in order of ino.
 	mu    sync.RWMutex
 	runs  runs     // guarded by mu
 	base  int64    // the size that the index has, when runs are not empty; guarded by mu
@@ -182,6 +182,11 @@ func (n *node) cleanLocked(j *job, spans []span) {
 		d.unsealed += x.unsealed
 	}
 	n.s.account(n, d)
+	n.freeLocked(spans)
+}
+
+// freeLocked gives back the disk under spans that are staged no more.
+func (n *node) freeLocked(spans []span) {
 	if !n.stagedLocked() {
 		n.dropDataLocked()
 		return

@@ -123,7 +123,7 @@ type Store struct {
 	kick   chan struct{}  // capacity 1: something may be due
 	counts counts
 
-	// LOCK ORDER: node.mu (several only by the committer, by ino) < Store.mu;
+	// LOCK ORDER: node.mu (several only by committer and CopyRange, by ino) < Store.mu;
 	// node.mu < journal.mu. No I/O happens under Store.mu.
 	mu       sync.RWMutex
 	nodes    map[tgfs.Ino]*node // guarded by mu
@@ -297,8 +297,13 @@ func (s *Store) SetAttr(ctx context.Context, ino tgfs.Ino, sa index.SetAttr) (in
 	a, err := s.ix.SetAttr(ctx, ino, sa)
 	if err != nil {
 		if sa.Size != nil {
-			// The record must not be carried out by the next replay.
-			err = errors.Join(err, s.journal.append(record{kind: recTrunced, ino: ino}))
+			// The record must not be carried out by the next replay, and the
+			// bytes that it called gone are staged as before.
+			rs := []record{{kind: recTrunced, ino: ino}}
+			n.runs.each(*sa.Size, unending, func(r run) {
+				rs = append(rs, record{kind: recWrite, ino: ino, off: r.off, len: r.len(), mtime: n.mtime})
+			})
+			err = errors.Join(err, s.journal.append(rs...))
 		}
 		return a, err
 	}
