@@ -204,6 +204,55 @@ func (f *memFile) WriteAt(ctx context.Context, p []byte, off int64) (int, error)
 	return len(p), nil
 }
 
+func (f *memFile) Zero(ctx context.Context, off, n int64, keep bool) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	nd, err := f.m.nodeLocked(ctx, f.ino)
+	if err != nil {
+		return err
+	}
+	for at, p := range nd.pages {
+		if from, end := max(at, off), min(at+memPage, off+n); from < end {
+			clear(p[from-at : end-at])
+		}
+	}
+	if !keep {
+		nd.size = max(nd.size, off+n)
+	}
+	nd.staged = true
+	nd.mtime = time.Now().UnixNano()
+	nd.ctime = nd.mtime
+	return nil
+}
+
+// Seek: a page is data.
+func (f *memFile) Seek(ctx context.Context, off int64, hole bool) (int64, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	n, err := f.m.nodeLocked(ctx, f.ino)
+	if err != nil {
+		return 0, err
+	}
+	for at := off; at < n.size; at = (at/memPage + 1) * memPage {
+		if (n.pages[at/memPage*memPage] == nil) == hole {
+			return at, nil
+		}
+	}
+	if hole && off < n.size {
+		return n.size, nil
+	}
+	return 0, fmt.Errorf("seek from %d of %d: %w", off, n.size, syscall.ENXIO)
+}
+
+func (f *memFile) CopyRange(ctx context.Context, off int64, from *memFile, fromOff, n int64) (int64, error) {
+	p := make([]byte, min(n, 1<<20))
+	k, err := from.ReadAt(ctx, p, fromOff)
+	if k > 0 && err == nil {
+		k, err = f.WriteAt(ctx, p[:k], off)
+	}
+	return int64(k), err
+}
+
 func (f *memFile) Sync(ctx context.Context) error {
 	f.m.mu.Lock()
 	hook := f.m.sync

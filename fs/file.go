@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 
 	"tgfs"
 	"tgfs/index"
@@ -172,33 +171,6 @@ func (f *fileSystem) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte
 		return uint32(n), fuse.OK // a short write; the next one meets the error
 	}
 	return 0, f.dataStatus("write", h.ino, err)
-}
-
-// Fallocate can make a file longer. Nothing is set aside for what is promised:
-// no room is known to be short. Holes are not punched yet.
-func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	h, ok := f.files.get(in.Fh)
-	if !ok {
-		return fuse.EBADF
-	}
-	if in.Offset > math.MaxInt64 || in.Length > math.MaxInt64-in.Offset {
-		return fuse.Status(syscall.EFBIG)
-	}
-	ctx := f.ctx(cancel, &in.InHeader)
-	defer ctx.finish()
-	switch in.Mode {
-	case unix.FALLOC_FL_KEEP_SIZE:
-		return fuse.OK
-	case 0:
-	default:
-		return fuse.ENOTSUP
-	}
-	// The kernel holds the inode's lock: no write makes the file longer meanwhile.
-	a, err := f.attr(ctx, h.ino)
-	if end := int64(in.Offset + in.Length); err == nil && end > a.Size {
-		_, err = f.setAttr(ctx, h.ino, index.SetAttr{Size: &end})
-	}
-	return f.dataStatus("fallocate", h.ino, err)
 }
 
 // Flush is close(2) of one descriptor.

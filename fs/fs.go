@@ -36,13 +36,26 @@ type File interface {
 	WriteAt(ctx context.Context, p []byte, off int64) (int, error)
 	Flush(ctx context.Context) error // close(2)
 	Sync(ctx context.Context) error  // fsync(2)
+	// Zero makes n bytes at off read as zeros and stores none; with keep, what
+	// lies beyond the end of the file stays so.
+	Zero(ctx context.Context, off, n int64, keep bool) error
+	// Seek finds data, or a hole, at or after off: ENXIO when there is none.
+	Seek(ctx context.Context, off int64, hole bool) (int64, error)
 	// Close ends the use of the file. An unlinked file ends with its last.
 	Close(ctx context.Context) error
 }
 
+// Opened is a File that knows its kind. CopyRange makes n bytes at off those of
+// from at fromOff and returns how many it copied; fewer is no sign of the end,
+// none is.
+type Opened[F any] interface {
+	File
+	CopyRange(ctx context.Context, off int64, from F, fromOff, n int64) (int64, error)
+}
+
 // Files is where the bytes of files are, and what is known of them before the
 // index knows it. *store.Store is one, with F = *store.File.
-type Files[F File] interface {
+type Files[F Opened[F]] interface {
 	// Open opens a regular file, and keeps its inode in being until Close. It
 	// need not find out whether there is such an inode.
 	Open(ctx context.Context, ino tgfs.Ino) (F, error)
@@ -65,6 +78,7 @@ type fileSystem struct {
 	open    func(ctx context.Context, ino tgfs.Ino) (File, error)
 	overlay func(ctx context.Context, a index.Attr) (index.Attr, error)
 	setAttr func(ctx context.Context, ino tgfs.Ino, sa index.SetAttr) (index.Attr, error)
+	copy    func(ctx context.Context, to File, off int64, from File, fromOff, n int64) (int64, error)
 	log     *slog.Logger
 	opts    Options // with the defaults filled in
 
@@ -106,11 +120,15 @@ var _ interface {
 	Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status
 	Read(<-chan struct{}, *fuse.ReadIn, []byte) (fuse.ReadResult, fuse.Status)
 	Write(<-chan struct{}, *fuse.WriteIn, []byte) (uint32, fuse.Status)
-	Fallocate(<-chan struct{}, *fuse.FallocateIn) fuse.Status
 	Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status
 	Fsync(<-chan struct{}, *fuse.FsyncIn) fuse.Status
 	Release(<-chan struct{}, *fuse.ReleaseIn)
 	Ioctl(<-chan struct{}, *fuse.IoctlIn, []byte, *fuse.IoctlOut, []byte) fuse.Status
+
+	// range.go
+	Fallocate(<-chan struct{}, *fuse.FallocateIn) fuse.Status
+	Lseek(<-chan struct{}, *fuse.LseekIn, *fuse.LseekOut) fuse.Status
+	CopyFileRange(<-chan struct{}, *fuse.CopyFileRangeIn) (uint32, fuse.Status)
 
 	// dir.go
 	OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status
@@ -126,11 +144,10 @@ var _ interface {
 	RemoveXAttr(<-chan struct{}, *fuse.InHeader, string) fuse.Status
 
 	// Left to the kernel by ENOSYS: Access (default_permissions), GetLk, SetLk
-	// and SetLkw (local locks), Lseek (a file is all data), CopyFileRange
-	// (copied by read and write), Statx, Writev.
+	// and SetLkw (local locks), Statx, Writev.
 } = (*fileSystem)(nil)
 
-func newFileSystem[F File](ix *index.Index, st Files[F], opts Options) *fileSystem {
+func newFileSystem[F Opened[F]](ix *index.Index, st Files[F], opts Options) *fileSystem {
 	f := &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		ix:            ix,
@@ -143,8 +160,11 @@ func newFileSystem[F File](ix *index.Index, st Files[F], opts Options) *fileSyst
 		},
 		overlay: st.Overlay,
 		setAttr: st.SetAttr,
-		log:     opts.Log,
-		opts:    opts,
+		copy: func(ctx context.Context, to File, off int64, from File, fromOff, n int64) (int64, error) {
+			return to.(F).CopyRange(ctx, off, from.(F), fromOff, n) // all files are from open
+		},
+		log:  opts.Log,
+		opts: opts,
 	}
 	f.linger.letGo = f.letGo
 	return f

@@ -84,7 +84,7 @@ const (
 // and are not closed. A mount point that cannot be used is a *tgfs.InputError;
 // MountPoint says which those are. The process that serves a mount should not
 // use its files.
-func Mount[F File](dir string, ix *index.Index, st Files[F], opts Options) (*Server, error) {
+func Mount[F Opened[F]](dir string, ix *index.Index, st Files[F], opts Options) (*Server, error) {
 	opts.fill()
 	dir, err := MountPoint(dir, opts.Log)
 	if err != nil {
