@@ -18,9 +18,10 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 	defer ctx.finish()
 	dir := tgfs.Ino(in.NodeId)
 	a, err := f.ix.Create(ctx, dir, name, index.NewInode{
-		Mode: syscall.S_IFREG | in.Mode&07777,
-		UID:  in.Uid,
-		GID:  in.Gid,
+		Mode:  syscall.S_IFREG | in.Mode&07777,
+		Umask: in.Umask,
+		UID:   in.Uid,
+		GID:   in.Gid,
 	})
 	existed := errors.Is(err, syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0
 	if existed {
@@ -53,7 +54,7 @@ func (f *fileSystem) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fus
 	ctx := f.ctx(cancel, &in.InHeader)
 	defer ctx.finish()
 	dir := tgfs.Ino(in.NodeId)
-	a, err := f.ix.Tmpfile(ctx, dir, index.NewInode{Mode: syscall.S_IFREG | in.Mode&07777, UID: in.Uid, GID: in.Gid})
+	a, err := f.ix.Tmpfile(ctx, dir, index.NewInode{Mode: syscall.S_IFREG | in.Mode&07777, Umask: in.Umask, UID: in.Uid, GID: in.Gid})
 	if err != nil {
 		return f.status("tmpfile", dir, err)
 	}

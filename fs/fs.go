@@ -13,8 +13,9 @@
 // an entry is made in it may stay in the cache after the change that made them
 // stale. So those of directories live for Options.DirTimeout only.
 //
-// Permissions are checked by the kernel (default_permissions). The umask is
-// applied by the kernel before a mode comes here.
+// Permissions are checked by the kernel (default_permissions), POSIX ACLs too. The
+// umask comes here with the mode, since a default ACL takes its place; the index
+// knows which of them counts.
 package fs
 
 import (

@@ -128,12 +128,15 @@ func (s *Server) options() *fuse.MountOptions {
 		MaxInflightRequestBytes: 256 << 20,
 
 		EnableSymlinkCaching: true,
+		EnableAcl:            true, // the kernel checks them; index has what they mean
 		// A page once cached is right until this kernel changes it. Without this
 		// the change of mtime by one's own write would drop the file's pages.
 		ExplicitDataCacheControl: true,
 		ExtraCapabilities: fuse.CAP_ATOMIC_O_TRUNC | // one request for open with O_TRUNC
 			fuse.CAP_HANDLE_KILLPRIV_V2 | // see SetAttr; else two requests before each write
 			fuse.CAP_READDIRPLUS_AUTO | // attributes when they are asked for
+			fuse.CAP_DONT_MASK | // a default ACL counts instead of the umask: the index knows
+			fuse.CAP_SETXATTR_EXT | // whether an ACL clears the set-group-id bit
 			fuse.CAP_EXPORT_SUPPORT, // see Lookup
 		// Not CAP_ASYNC_DIO: a process in such a read cannot be interrupted, nor
 		// killed.

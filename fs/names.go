@@ -12,12 +12,12 @@ import (
 
 // Mknod makes a file of any kind but a directory or a link.
 func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.create(cancel, &in.InHeader, "mknod", name, index.NewInode{Mode: in.Mode, Rdev: in.Rdev}, out)
+	return f.create(cancel, &in.InHeader, "mknod", name, index.NewInode{Mode: in.Mode, Umask: in.Umask, Rdev: in.Rdev}, out)
 }
 
 // Mkdir makes a directory.
 func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	return f.create(cancel, &in.InHeader, "mkdir", name, index.NewInode{Mode: syscall.S_IFDIR | in.Mode&07777}, out)
+	return f.create(cancel, &in.InHeader, "mkdir", name, index.NewInode{Mode: syscall.S_IFDIR | in.Mode&07777, Umask: in.Umask}, out)
 }
 
 // Symlink makes a symbolic link.

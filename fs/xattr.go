@@ -15,14 +15,14 @@ import (
 const controlName = "user.tgfs.control"
 
 // GetXAttr reads an extended attribute. The kernel asks for security.capability
-// before an ordinary user's first write to a file, and ls for POSIX ACLs: names
-// of the system, which we do not have, are answered without the index.
+// before an ordinary user's first write to a file, and for the POSIX ACL of what
+// it checks permissions of; it remembers the latter.
 func (f *fileSystem) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
 	ino := tgfs.Ino(h.NodeId)
 	if f.isControl(ino, name) {
 		return fill(dest, []byte(f.opts.Control))
 	}
-	if ofSystem(name) {
+	if otherOfSystem(name) {
 		return 0, fuse.ENOTSUP
 	}
 	ctx := f.ctx(cancel, h)
@@ -35,19 +35,24 @@ func (f *fileSystem) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name str
 }
 
 // SetXAttr writes an extended attribute, with the flags XATTR_CREATE and
-// XATTR_REPLACE.
+// XATTR_REPLACE. A POSIX ACL changes the mode too, of which the kernel knows that
+// it must ask again.
 func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
 	ino := tgfs.Ino(in.NodeId)
 	if f.isControl(ino, name) {
 		return fuse.EPERM
 	}
-	if ofSystem(name) {
+	if otherOfSystem(name) {
 		return fuse.ENOTSUP
 	}
 	ctx := f.ctx(cancel, &in.InHeader)
 	defer ctx.finish()
+	flags := index.XattrFlags(in.Flags) &^ index.XattrKillSetGID
+	if in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
+		flags |= index.XattrKillSetGID
+	}
 	// The value lies in a buffer of go-fuse's.
-	return f.inodeStatus("setxattr", ino, f.ix.SetXattr(ctx, ino, name, bytes.Clone(value), index.XattrFlags(in.Flags)))
+	return f.inodeStatus("setxattr", ino, f.ix.SetXattr(ctx, ino, name, bytes.Clone(value), flags))
 }
 
 // ListXAttr lists the names of the extended attributes, each ended by a zero.
@@ -72,7 +77,7 @@ func (f *fileSystem) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name 
 	if f.isControl(ino, name) {
 		return fuse.EPERM
 	}
-	if ofSystem(name) {
+	if otherOfSystem(name) {
 		return fuse.ENOTSUP
 	}
 	ctx := f.ctx(cancel, h)
@@ -84,9 +89,11 @@ func (f *fileSystem) isControl(ino tgfs.Ino, name string) bool {
 	return ino == tgfs.RootIno && name == controlName && f.opts.Control != ""
 }
 
-// ofSystem tells whether the name is one of the kernel's own, such as that of a
-// POSIX ACL.
-func ofSystem(name string) bool { return strings.HasPrefix(name, "system.") }
+// otherOfSystem tells whether the name is one of the kernel's own, and not that
+// of a POSIX ACL: there are none, which is answered without the index.
+func otherOfSystem(name string) bool {
+	return strings.HasPrefix(name, "system.") && !strings.HasPrefix(name, "system.posix_acl_")
+}
 
 // fill copies v to dest and tells its length. ERANGE with the length is how
 // go-fuse is told that dest is too small, and also how it is told the length

@@ -33,6 +33,9 @@ func (x *Index) SetAttr(ctx context.Context, ino tgfs.Ino, set SetAttr) (Attr, e
 		c.touch(ino, n)
 		if set.Mode != nil {
 			n.mode = n.mode&syscall.S_IFMT | *set.Mode&07777
+			if err := c.chmodACL(ino, n); err != nil {
+				return err
+			}
 		}
 		if set.UID != nil {
 			n.uid = *set.UID

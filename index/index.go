@@ -50,9 +50,11 @@ type Attr struct {
 
 // NewInode is what a new inode starts with. Mode holds the type. Target is a
 // symbolic link's, Rdev a device's. When the parent has the set-group-id bit,
-// the parent's group wins over GID, and a new directory takes the bit.
+// the parent's group wins over GID, and a new directory takes the bit. A default
+// ACL of the parent is inherited; without one the bits of Umask are taken away.
 type NewInode struct {
 	Mode   uint32
+	Umask  uint32
 	UID    uint32
 	GID    uint32
 	Rdev   uint32

@@ -339,7 +339,7 @@ func (m *model) release() {
 }
 
 func (m *model) xattr() {
-	ino, name := m.ino(nil), rapid.SampledFrom([]string{"user.a", "user.b", "trusted.c", "system.posix_acl_access"}).Draw(m.t, "xattr")
+	ino, name := m.ino(nil), rapid.SampledFrom([]string{"user.a", "user.b", "trusted.c", "security.d"}).Draw(m.t, "xattr")
 	n := m.nodes[ino]
 	var want syscall.Errno
 	if n == nil {

@@ -46,7 +46,7 @@ func (c *change) newInode(in NewInode) *inode {
 }
 
 // make builds the record of a new inode in a directory.
-func (c *change) make(p *inode, dir tgfs.Ino, in NewInode) (*inode, error) {
+func (c *change) make(p *inode, dir, ino tgfs.Ino, in NewInode) (*inode, error) {
 	n := c.newInode(in)
 	if p.mode&syscall.S_ISGID != 0 {
 		n.gid = p.gid
@@ -72,7 +72,7 @@ func (c *change) make(p *inode, dir tgfs.Ino, in NewInode) (*inode, error) {
 	default:
 		return nil, syscall.EINVAL
 	}
-	return n, nil
+	return n, c.inheritACL(dir, p, ino, n, in.Umask)
 }
 
 // Create makes an inode and its entry in a directory: a file, directory,
@@ -100,7 +100,7 @@ func (x *Index) Create(ctx context.Context, dir tgfs.Ino, name string, in NewIno
 		if e.ino != 0 {
 			return syscall.EEXIST
 		}
-		n, err := c.make(p, dir, in)
+		n, err := c.make(p, dir, ino, in)
 		if err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (x *Index) Tmpfile(ctx context.Context, dir tgfs.Ino, in NewInode) (Attr, e
 			return err
 		}
 		in.Mode = in.Mode&07777 | syscall.S_IFREG
-		n, err := c.make(p, dir, in)
+		n, err := c.make(p, dir, ino, in)
 		if err != nil {
 			return err
 		}

@@ -16,10 +16,13 @@ type XattrFlags int
 const (
 	XattrCreate  XattrFlags = 1
 	XattrReplace XattrFlags = 2
+
+	// XattrKillSetGID is no flag of the system call's: an access ACL that is set
+	// takes the set-group-id bit away, as when the caller is not of the group.
+	XattrKillSetGID XattrFlags = 1 << 8
 )
 
-// checkXattrName says whether an attribute may have that name. The values of
-// system.posix_acl_* are kept as they are.
+// checkXattrName says whether an attribute may have that name.
 func checkXattrName(name string) error {
 	if name == "" || len(name) > XattrNameMax {
 		return syscall.ERANGE
@@ -32,7 +35,7 @@ func checkXattrName(name string) error {
 			return nil
 		}
 	}
-	if name == "system.posix_acl_access" || name == "system.posix_acl_default" {
+	if isACL(name) {
 		return nil
 	}
 	return syscall.EOPNOTSUPP
@@ -62,8 +65,11 @@ func (x *Index) GetXattr(ctx context.Context, ino tgfs.Ino, name string) ([]byte
 }
 
 // SetXattr sets an extended attribute. E2BIG when the value is too long, ENOSPC
-// when the inode has too many.
+// when the inode has too many. A POSIX ACL (EINVAL when it is none) changes the
+// mode with it, and is not kept when it says no more than the mode.
 func (x *Index) SetXattr(ctx context.Context, ino tgfs.Ino, name string, value []byte, flags XattrFlags) error {
+	killSetGID := flags&XattrKillSetGID != 0
+	flags &^= XattrKillSetGID
 	err := checkXattrName(name)
 	if err == nil && len(value) > XattrValueMax {
 		err = syscall.E2BIG
@@ -82,24 +88,27 @@ func (x *Index) SetXattr(ctx context.Context, ino tgfs.Ino, name string, value [
 				return syscall.EEXIST
 			case old == nil && flags == XattrReplace:
 				return syscall.ENODATA
-			case old == nil:
-				n.xnames += int64(len(name)) + 1
+			case isACL(name):
+				if killSetGID && name == aclAccess {
+					n.mode &^= syscall.S_ISGID
+				}
+				err = c.setACL(ino, n, name, value)
+			default:
+				err = c.putXattr(ino, n, name, value)
 			}
-			n.xbytes += int64(len(value) - len(old))
-			if n.xnames > XattrNamesMax || n.xbytes > XattrBytesMax {
-				return syscall.ENOSPC
+			if err != nil {
+				return err
 			}
-			n.flags |= fXattr
 			c.touch(ino, n)
 			c.save(ino, n)
-			c.Set(xattrKey(ino, name), value)
 			return nil
 		})
 	}
 	return opError(err, "set extended attribute %q of inode %d", name, ino)
 }
 
-// RemoveXattr removes an extended attribute; ENODATA when there is none.
+// RemoveXattr removes an extended attribute; ENODATA when there is none. To
+// remove an ACL that is not there is no error.
 func (x *Index) RemoveXattr(ctx context.Context, ino tgfs.Ino, name string) error {
 	err := checkXattrName(name)
 	if err == nil {
@@ -108,22 +117,60 @@ func (x *Index) RemoveXattr(ctx context.Context, ino tgfs.Ino, name string) erro
 			if err != nil {
 				return err
 			}
-			if old == nil {
+			if old == nil && !isACL(name) {
 				return syscall.ENODATA
 			}
-			n.xnames -= int64(len(name)) + 1
-			n.xbytes -= int64(len(old))
-			if n.xnames <= 0 {
-				n.flags &^= fXattr
-				n.xnames, n.xbytes = 0, 0
+			if err := c.dropXattr(ino, n, name); err != nil {
+				return err
 			}
 			c.touch(ino, n)
 			c.save(ino, n)
-			c.Del(xattrKey(ino, name))
 			return nil
 		})
 	}
 	return opError(err, "remove extended attribute %q of inode %d", name, ino)
+}
+
+// putXattr sets an extended attribute of an inode that will be saved.
+func (c *change) putXattr(ino tgfs.Ino, n *inode, name string, value []byte) error {
+	old, err := c.oldXattr(ino, n, name)
+	if err != nil {
+		return err
+	}
+	if old == nil {
+		n.xnames += int64(len(name)) + 1
+	}
+	n.xbytes += int64(len(value) - len(old))
+	if n.xnames > XattrNamesMax || n.xbytes > XattrBytesMax {
+		return syscall.ENOSPC
+	}
+	n.flags |= fXattr
+	c.Set(xattrKey(ino, name), value)
+	return nil
+}
+
+// dropXattr removes an extended attribute, if it is there, of an inode that will
+// be saved.
+func (c *change) dropXattr(ino tgfs.Ino, n *inode, name string) error {
+	old, err := c.oldXattr(ino, n, name)
+	if err != nil || old == nil {
+		return err
+	}
+	n.xnames -= int64(len(name)) + 1
+	n.xbytes -= int64(len(old))
+	if n.xnames <= 0 {
+		n.flags &^= fXattr
+		n.xnames, n.xbytes = 0, 0
+	}
+	c.Del(xattrKey(ino, name))
+	return nil
+}
+
+func (c *change) oldXattr(ino tgfs.Ino, n *inode, name string) ([]byte, error) {
+	if !n.has(fXattr) {
+		return nil, nil
+	}
+	return c.Get(xattrKey(ino, name))
 }
 
 func (c *change) loadXattr(ino tgfs.Ino, name string) (n *inode, old []byte, err error) {
