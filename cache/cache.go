@@ -39,13 +39,15 @@ type Source interface {
 
 // Config says how big a cache is. Zero means the default.
 type Config struct {
-	Dir         string       // of the disk level, made if need be; "" is no disk level
-	MemoryBytes int64        // opened chunks in memory, overhead included; default 128 MiB, negative is none
-	DiskBytes   int64        // lines on disk; default 10 GiB
-	FreeFloor   int64        // bytes of the disk left free for others; default 1 GiB, negative is none
-	Slots       int          // requests to the source at once; default 32 (one flow has at most 3/4, background work 1/2)
-	Queue       int          // prefetches waiting for a slot, past which they are dropped; default 256
-	Log         *slog.Logger // default: none
+	Dir         string        // of the disk level, made if need be; "" is no disk level
+	MemoryBytes int64         // opened chunks in memory, overhead included; default 128 MiB, negative is none
+	DiskBytes   int64         // lines on disk; default 10 GiB
+	FreeFloor   int64         // bytes of the disk left free for others; default 1 GiB, negative is none
+	Slots       int           // requests to the source at once; default 32 (one flow has at most 3/4, background work 1/2)
+	Queue       int           // prefetches waiting for a slot, past which they are dropped; default 256
+	Absent      time.Duration // how long a pack that the source does not have is remembered as such; default 60 s
+	Shared      Shared        // the level that hosts share; default none
+	Log         *slog.Logger  // default: none
 }
 
 func (c Config) withDefaults() Config {
@@ -63,6 +65,10 @@ func (c Config) withDefaults() Config {
 	if c.Queue <= 0 {
 		c.Queue = 256
 	}
+	if c.Absent <= 0 {
+		c.Absent = time.Minute
+	}
+	c.Shared = c.Shared.withDefaults(c.Slots)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -75,6 +81,8 @@ type Cache struct {
 	log     *slog.Logger
 	mem     *memory   // nil: no memory level
 	lines   lineStore // the disk level, or what stands in for it
+	shared  *shared   // nil: there is none
+	absent  absent
 	slots   *limiter
 	chunks  *flights[tgfs.Part, []byte] // opening a chunk, whatever it takes
 	fetches *flights[line, fetched]     // fetching a line; waited for by chunks' calls
@@ -107,6 +115,7 @@ func New(cfg Config, src Source) (*Cache, error) {
 		slots:   newLimiter(cfg.Slots),
 		chunks:  newFlights[tgfs.Part, []byte](),
 		fetches: newFlights[line, fetched](),
+		absent:  absent{life: cfg.Absent, until: make(map[tgfs.PackID]time.Time)},
 		ahead:   ahead{limit: cfg.Queue + max(1, cfg.Slots/2), lines: make(map[line]struct{})},
 	}
 	chunkBytes := cfg.MemoryBytes
@@ -124,6 +133,13 @@ func New(cfg Config, src Source) (*Cache, error) {
 	if chunkBytes > 0 {
 		var err error
 		if c.mem, err = newMemory(chunkBytes); err != nil {
+			return nil, errors.Join(err, c.lines.close())
+		}
+	}
+	if cfg.Shared.URL != "" {
+		var err error
+		if c.shared, err = newShared(cfg.Shared, cfg.Log); err != nil {
+			c.mem.close()
 			return nil, errors.Join(err, c.lines.close())
 		}
 	}
@@ -194,6 +210,9 @@ func (c *Cache) damaged(p tgfs.Part, err error) {
 	c.stats.corrupt.Add(1)
 	c.log.Warn("a cached or fetched chunk is damaged: line dropped", "pack", p.Pack, "off", p.Off, "err", err)
 	c.lines.drop(lineOf(p))
+	if c.shared != nil {
+		c.shared.dropLine(c.fetches.life, lineOf(p))
+	}
 	c.fetches.reject(lineOf(p))
 }
 
@@ -207,32 +226,66 @@ func (c *Cache) fetch(l line) func(*call[fetched], func(fetched, error)) (fetche
 		if b, ok := c.lines.line(l); ok {
 			return fetched{b: b}, nil
 		}
-		slot, err := c.slots.acquire(call.ctx, &call.need)
-		if err != nil {
+		if err := c.absent.check(l.pack); err != nil {
 			return fetched{}, err
 		}
-		defer c.slots.hold(slot, &call.need)()
-		if !call.need.urgent() {
-			// What is sent first is answered first. A reader and his read-ahead come
-			// at one moment, and on a link that takes a quarter of a second for a
-			// line the reader should not come second.
-			select {
-			case <-time.After(yield):
-			case <-call.need.soon:
-			case <-call.ctx.Done():
+		if c.shared == nil {
+			return c.origin(call, l, land, current)
+		}
+		near := func(ctx context.Context) (fetched, bool) {
+			b, ok := c.shared.line(ctx, l)
+			return fetched{b: b}, ok
+		}
+		f, ok := near(call.ctx)
+		if !ok {
+			var err error
+			f, err = together(call.ctx, c.shared, lineKey(l), near, func(context.Context) (fetched, error) {
+				return c.origin(call, l, land, current)
+			})
+			if err != nil || f.fresh {
+				return f, err
 			}
 		}
-		c.stats.fetches.Add(1)
-		b, err := c.src.FetchLine(call.ctx, l.pack, l.n)
-		if err != nil {
-			c.stats.fetchErrors.Add(1)
-			return fetched{}, fmt.Errorf("fetch line %d of pack %s: %w", l.n, l.pack, err)
-		}
-		c.stats.fetchedBytes.Add(int64(len(b)))
-		land(fetched{b: b, fresh: true}, nil)
-		c.lines.put(l, b, current)
-		return fetched{}, nil // it has landed: nobody sees this
+		land(f, nil)
+		c.lines.put(l, f.b, current)
+		return f, nil
 	}
+}
+
+// origin is the part of fetch that asks the source.
+func (c *Cache) origin(call *call[fetched], l line, land func(fetched, error), current func() bool) (fetched, error) {
+	slot, err := c.slots.acquire(call.ctx, &call.need)
+	if err != nil {
+		return fetched{}, err
+	}
+	defer c.slots.hold(slot, &call.need)()
+	if !call.need.urgent() {
+		// What is sent first is answered first. A reader and his read-ahead come
+		// at one moment, and on a link that takes a quarter of a second for a
+		// line the reader should not come second.
+		select {
+		case <-time.After(yield):
+		case <-call.need.soon:
+		case <-call.ctx.Done():
+		}
+	}
+	c.stats.fetches.Add(1)
+	b, err := c.src.FetchLine(call.ctx, l.pack, l.n)
+	if err != nil {
+		c.stats.fetchErrors.Add(1)
+		if errors.Is(err, tgfs.ErrGone) {
+			c.absent.add(l.pack)
+		}
+		return fetched{}, fmt.Errorf("fetch line %d of pack %s: %w", l.n, l.pack, err)
+	}
+	c.stats.fetchedBytes.Add(int64(len(b)))
+	f := fetched{b: b, fresh: true}
+	land(f, nil)
+	c.lines.put(l, b, current)
+	if c.shared != nil && current() {
+		c.shared.putLine(c.fetches.life, l, b)
+	}
+	return f, nil
 }
 
 // Drop forgets everything, also what is being fetched while it runs. Chunks that
@@ -241,6 +294,7 @@ func (c *Cache) fetch(l line) func(*call[fetched], func(fetched, error)) (fetche
 func (c *Cache) Drop() error {
 	c.epoch.Add(1)
 	c.mem.clear()
+	c.absent.clear()
 	return c.lines.clear()
 }
 
@@ -253,6 +307,9 @@ func (c *Cache) Close() error {
 		c.ahead.close()
 		c.mem.close()
 		c.closing = c.lines.close()
+		if c.shared != nil {
+			c.closing = errors.Join(c.closing, c.shared.close())
+		}
 	})
 	return c.closing
 }

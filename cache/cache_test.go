@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -236,15 +237,56 @@ func TestCorruptSource(t *testing.T) {
 }
 
 func TestErrorsAreNotRemembered(t *testing.T) {
-	o := &origin{chunk: 1000, fail: tgfs.ErrGone}
+	o := &origin{chunk: 1000, fail: syscall.EIO}
 	c := open(t, Config{Dir: t.TempDir()}, o)
-	if _, err := c.Get(t.Context(), o.part(1, 0)); !errors.Is(err, tgfs.ErrGone) {
+	if _, err := c.Get(t.Context(), o.part(1, 0)); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Get: %v", err)
 	}
 	o.set(func() { o.fail = nil })
 	read(t, c, o, o.part(1, 0))
 	if s := c.Stats(); s.FetchErrors != 1 || s.Fetches != 2 || s.Misses != 2 {
 		t.Errorf("stats %+v", s)
+	}
+}
+
+// But that a pack is not there is remembered for a minute, and only that.
+func TestAbsentPackIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &origin{chunk: 1000, fail: tgfs.ErrGone}
+		c := open(t, Config{}, o)
+		gone := func(want int64) {
+			t.Helper()
+			for i := range 3 {
+				p := tgfs.Part{Pack: tgfs.PackID{1}, Off: int64(i) * tgfs.LineSize, Len: 1001}
+				if _, err := c.Get(t.Context(), p); !errors.Is(err, tgfs.ErrGone) {
+					t.Errorf("Get: %v", err)
+				}
+			}
+			if n := o.fetches.Load(); n != want {
+				t.Errorf("%d requests, want %d", n, want)
+			}
+		}
+		gone(1)
+		time.Sleep(59 * time.Second)
+		gone(1)
+		time.Sleep(time.Second)
+		gone(2)
+		o.set(func() { o.fail = nil })
+		read(t, c, o, o.part(2, 0)) // another pack
+		if err := c.Drop(); err != nil {
+			t.Fatal(err)
+		}
+		read(t, c, o, o.part(1, 0))
+	})
+}
+
+func TestAbsentPacksAreBounded(t *testing.T) {
+	a := absent{life: time.Hour, until: make(map[tgfs.PackID]time.Time)}
+	for i := range 3 * absentMax {
+		a.add(tgfs.PackID{byte(i), byte(i >> 8)})
+	}
+	if len(a.until) > absentMax {
+		t.Errorf("%d packs are remembered", len(a.until))
 	}
 }
 

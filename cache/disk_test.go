@@ -103,7 +103,7 @@ func TestPrefetchSkipsWhatIsOnDisk(t *testing.T) {
 
 // A prefetch that fails is nobody's error, and keeps nothing from being read.
 func TestFailedPrefetch(t *testing.T) {
-	o := &origin{chunk: 10_000, fail: tgfs.ErrGone}
+	o := &origin{chunk: 10_000, fail: syscall.EIO}
 	c := open(t, Config{Dir: t.TempDir()}, o)
 	c.Prefetch(firstOf(o, 0))
 	waitFor(t, func() bool { return c.Stats().FetchErrors == 1 && c.Stats().FreeSlots == 32 })

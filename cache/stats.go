@@ -10,29 +10,30 @@ type counters struct {
 
 // Stats counts what happened since New.
 type Stats struct {
-	MemoryHits        int64   `json:"memory_hits"`     // reads served from memory
-	LineHits          int64   `json:"line_hits"`       // reads served from a kept line (on disk, if there is a disk level)
-	Misses            int64   `json:"misses"`          // reads that needed more
-	MemoryRate        float64 `json:"memory_hit_rate"` // of all reads, 0 to 1
-	LineRate          float64 `json:"line_hit_rate"`   // of the reads that memory had not
-	Fetches           int64   `json:"fetches"`         // requests to the source
-	FetchedBytes      int64   `json:"fetched_bytes"`
-	FetchErrors       int64   `json:"fetch_errors"`
-	Corrupt           int64   `json:"corrupt"`          // chunks that did not open
-	Prefetched        int64   `json:"prefetched"`       // prefetches that began
-	PrefetchSkipped   int64   `json:"prefetch_skipped"` // those that found the line near
-	PrefetchDropped   int64   `json:"prefetch_dropped"` // those that found the queue full, or whose flow went elsewhere
-	DiskErrors        int64   `json:"disk_errors"`
-	MemoryBytes       int64   `json:"memory_bytes"` // held now
-	Lines             int64   `json:"lines"`        // held now
-	LineBytes         int64   `json:"line_bytes"`
-	LineLimit         int64   `json:"line_limit"` // of bytes
-	Slots             int     `json:"slots"`
-	FreeSlots         int     `json:"free_slots"`         // now
-	BackgroundSlots   int     `json:"background_slots"`   // had by background work, now
-	WaitingReaders    int     `json:"waiting_readers"`    // for a slot, now
-	WaitingBackground int     `json:"waiting_background"` // for a slot, now
-	Flows             int     `json:"flows"`              // that wait for slots or have some, now
+	MemoryHits        int64        `json:"memory_hits"`     // reads served from memory
+	LineHits          int64        `json:"line_hits"`       // reads served from a kept line (on disk, if there is a disk level)
+	Misses            int64        `json:"misses"`          // reads that needed more
+	MemoryRate        float64      `json:"memory_hit_rate"` // of all reads, 0 to 1
+	LineRate          float64      `json:"line_hit_rate"`   // of the reads that memory had not
+	Fetches           int64        `json:"fetches"`         // requests to the source
+	FetchedBytes      int64        `json:"fetched_bytes"`
+	FetchErrors       int64        `json:"fetch_errors"`
+	Corrupt           int64        `json:"corrupt"`          // chunks that did not open
+	Prefetched        int64        `json:"prefetched"`       // prefetches that began
+	PrefetchSkipped   int64        `json:"prefetch_skipped"` // those that found the line near
+	PrefetchDropped   int64        `json:"prefetch_dropped"` // those that found the queue full, or whose flow went elsewhere
+	Shared            *SharedStats `json:"shared,omitempty"` // nil: there is no such level
+	DiskErrors        int64        `json:"disk_errors"`
+	MemoryBytes       int64        `json:"memory_bytes"` // held now
+	Lines             int64        `json:"lines"`        // held now
+	LineBytes         int64        `json:"line_bytes"`
+	LineLimit         int64        `json:"line_limit"` // of bytes
+	Slots             int          `json:"slots"`
+	FreeSlots         int          `json:"free_slots"`         // now
+	BackgroundSlots   int          `json:"background_slots"`   // had by background work, now
+	WaitingReaders    int          `json:"waiting_readers"`    // for a slot, now
+	WaitingBackground int          `json:"waiting_background"` // for a slot, now
+	Flows             int          `json:"flows"`              // that wait for slots or have some, now
 }
 
 // Stats returns the counts. They are read one by one, not at one moment.
@@ -57,6 +58,13 @@ func (c *Cache) Stats() Stats {
 	if d, ok := c.lines.(*disk); ok {
 		s.DiskErrors = d.errors.Load()
 	}
+	if h := c.shared; h != nil {
+		s.Shared = &SharedStats{
+			Hits: h.hits.Load(), Misses: h.misses.Load(), Failures: h.failures.Load(), Exhausted: h.exhausted.Load(),
+			Skipped: h.skipped.Load(), Leases: h.leases.Load(), LeaseWaits: h.waits.Load(), Open: h.guard.open(),
+		}
+		s.Shared.Rate = rate(s.Shared.Hits, s.Shared.Misses)
+	}
 	u := c.slots.usage()
 	s.Slots, s.FreeSlots, s.BackgroundSlots, s.Flows = c.slots.slots, u.free, u.background, u.flows
 	s.WaitingReaders, s.WaitingBackground = u.waiting[reading], u.waiting[background]
@@ -68,4 +76,17 @@ func rate(hits, misses int64) float64 {
 		return 0
 	}
 	return float64(hits) / float64(hits+misses)
+}
+
+// SharedStats counts what happened at the level that hosts share.
+type SharedStats struct {
+	Hits       int64   `json:"hits"`
+	Misses     int64   `json:"misses"`
+	Rate       float64 `json:"hit_rate"`    // 0 to 1
+	Failures   int64   `json:"failures"`    // calls that the server did not answer, or with an error
+	Exhausted  int64   `json:"exhausted"`   // calls that found all connections in use
+	Skipped    int64   `json:"skipped"`     // calls not made because the breaker was open
+	Leases     int64   `json:"leases"`      // fetches made for all hosts
+	LeaseWaits int64   `json:"lease_waits"` // looks while another host fetched
+	Open       bool    `json:"open"`        // the breaker is open: the server is not asked
 }

@@ -54,6 +54,24 @@ type cacheConfig struct {
 	Memory size   `toml:"memory"`
 	Disk   *size  `toml:"disk"` // 0 means no disk level, so unset must differ
 	Dir    string `toml:"dir"`
+	Slots  int    `toml:"slots"`
+	Queue  int    `toml:"queue"`
+
+	// The level that hosts share; its defaults are those of cache.Shared.
+	URL         string   `toml:"url" secret:"yes"`
+	Timeout     duration `toml:"timeout"`
+	Failures    int      `toml:"failures"`
+	Within      duration `toml:"failures_within"`
+	Rest        duration `toml:"rest"`
+	Connections int      `toml:"connections"`
+	LineLife    duration `toml:"line_life"`
+	NoLease     bool     `toml:"no_lease"`
+	Lease       duration `toml:"lease"`
+	Renew       duration `toml:"lease_renew"`
+	PollMin     duration `toml:"poll_min"`
+	PollMax     duration `toml:"poll_max"`
+	ErrorLife   duration `toml:"error_life"`
+	Absent      duration `toml:"absent"`
 }
 
 type stageConfig struct {

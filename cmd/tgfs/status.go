@@ -84,6 +84,13 @@ func (st *mountStatus) print(w io.Writer) error {
 	k := &st.Store.Cache
 	row("cache\t%s in memory, %s on disk\t%d reads: %.0f %% from memory, of the others %.0f %% from disk, %d from Telegram; %d damaged", bytesOf(k.MemoryBytes), bytesOf(k.LineBytes),
 		k.MemoryHits+k.LineHits+k.Misses, 100*k.MemoryRate, 100*k.LineRate, k.Misses, k.Corrupt)
+	if h := k.Shared; h != nil {
+		state := "answers"
+		if h.Open {
+			state = "does not answer, left alone for a while"
+		}
+		row("shared cache\t%s\t%.0f %% of %d looks found it; %d failures, %d times no connection free", state, 100*h.Rate, h.Hits+h.Misses, h.Failures, h.Exhausted)
+	}
 	row("fetching\t%d of %d slots, %d for read-ahead\t%d readers and %d read-aheads wait; %d read-aheads dropped", k.Slots-k.FreeSlots, k.Slots, k.BackgroundSlots, k.WaitingReaders, k.WaitingBackground, k.PrefetchDropped)
 	row("index\t%s inodes\t%s in files, %s in packs", humanize.Comma(st.Index.Inodes), bytesOf(st.Index.Bytes), bytesOf(st.Index.Stored))
 	row("errors\t%d tries repeated\t%s", st.Store.Failures, orDash(st.Store.Error))

@@ -89,7 +89,7 @@ func openVolume(ctx context.Context, c *config, p paths, dir string, log *slog.L
 		Key:         key,
 		Index:       v.index,
 		Remote:      v.pool,
-		Cache:       cache.Config{Dir: p.Cache, MemoryBytes: int64(c.Cache.Memory), DiskBytes: int64(*c.Cache.Disk), Log: log},
+		Cache:       c.cacheConfig(p, log),
 		Log:         log,
 		Quiet:       c.Stage.Quiet.Duration,
 		MaxAge:      c.Stage.MaxAge.Duration,
@@ -102,6 +102,22 @@ func openVolume(ctx context.Context, c *config, p paths, dir string, log *slog.L
 	}
 	st.Store(v.store)
 	return v, nil
+}
+
+// cacheConfig is what the cache needs.
+func (c *config) cacheConfig(p paths, log *slog.Logger) cache.Config {
+	k := &c.Cache
+	return cache.Config{
+		Dir: p.Cache, MemoryBytes: int64(k.Memory), DiskBytes: int64(*k.Disk),
+		Slots: k.Slots, Queue: k.Queue, Absent: k.Absent.Duration, Log: log,
+		Shared: cache.Shared{
+			URL: k.URL, Timeout: k.Timeout.Duration,
+			Failures: k.Failures, Within: k.Within.Duration, Rest: k.Rest.Duration,
+			Conns: k.Connections, LineLife: k.LineLife.Duration,
+			NoLease: k.NoLease, Lease: k.Lease.Duration, Renew: k.Renew.Duration,
+			PollMin: k.PollMin.Duration, PollMax: k.PollMax.Duration, ErrorLife: k.ErrorLife.Duration,
+		},
+	}
 }
 
 // poolConfig is what the bots need.
