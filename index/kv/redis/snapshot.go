@@ -65,6 +65,9 @@ type snapshot struct {
 	hints []item // to be read with the next trip
 	moved bool   // the function's run is void
 	err   error  // the server could not be asked
+
+	guesses bool // reads may be guessed: a commit will check them
+	unsure  bool // some were, and nothing has checked them yet
 }
 
 func newSnapshot(ctx context.Context, s *Store) *snapshot {
@@ -85,7 +88,7 @@ func (n *snapshot) Fetch(ks ...kv.Key) {
 }
 
 func (n *snapshot) hint(it item) {
-	if _, ok := n.at[it]; !ok {
+	if _, ok := n.at[it]; !ok && !n.guess(it) {
 		n.at[it] = hinted
 		n.hints = append(n.hints, it)
 	}
@@ -112,6 +115,9 @@ func (n *snapshot) find(it item) (*read, error) {
 		return &n.reads[i], nil
 	}
 	n.hint(it)
+	if i := n.at[it]; i != hinted && !n.moved {
+		return &n.reads[i], nil
+	}
 	if err := n.load(nil); err != nil {
 		return nil, err
 	}
@@ -261,9 +267,13 @@ func (n *snapshot) trip(page *scan) error {
 		least = 0 // commits were lost: what is left may be read
 	}
 	q := questions{s: s, keys: []string{s.metaKey()}, at: make(map[place]int, 8)}
-	q.args = append(q.args, s.epoch, least, n.asof, 0)
+	asof := n.asof
+	if n.unsure {
+		asof = 0 // look at everything
+	}
+	q.args = append(q.args, s.epoch, least, asof, 0)
 	old := 0
-	if n.fresh {
+	if n.fresh || n.unsure {
 		old = len(n.reads) + len(n.scans)
 		q.args[3] = old
 		for i := range n.reads {
@@ -306,11 +316,12 @@ func (n *snapshot) trip(page *scan) error {
 	if err := n.refresh(changed); err != nil {
 		return err
 	}
-	n.asof, n.fresh = seq, true
+	n.asof, n.fresh, n.unsure = seq, true, false
 	for i, it := range n.hints {
 		raw, there := got[i].(string)
 		n.at[it] = len(n.reads)
 		n.reads = append(n.reads, read{it, raw, there})
+		s.guessed.put(it, raw, there)
 	}
 	n.hints = n.hints[:0]
 	if page != nil {
@@ -334,6 +345,7 @@ func (n *snapshot) refresh(changed []any) error {
 		case int(j) <= len(n.reads):
 			r := &n.reads[j-1]
 			r.raw, r.there = changed[i+1].(string)
+			n.s.guessed.put(r.item, r.raw, r.there)
 		default:
 			c := n.scans[int(j)-len(n.reads)-1]
 			c.raw, _ = changed[i+1].([]any)

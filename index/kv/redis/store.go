@@ -91,11 +91,12 @@ type Store struct {
 	txid  atomic.Uint64
 	// seen is the newest commit that anybody here has heard of. An answer
 	// that is older, to a question asked later, means that commits are lost.
-	seen  atomic.Uint64
-	kinds [256]atomic.Uint32 // what a table is known to hold: kindValue, kindCount
-	usage atomic.Uint64      // memory in use on the server, as parts of 1,000 of its bound
-	down  atomic.Bool        // the server did not answer lately; that was logged
-	hot   sync.Mutex         // held by a commit that met many conflicts
+	seen    atomic.Uint64
+	kinds   [256]atomic.Uint32 // what a table is known to hold: kindValue, kindCount
+	usage   atomic.Uint64      // memory in use on the server, as parts of 1,000 of its bound
+	down    atomic.Bool        // the server did not answer lately; that was logged
+	guessed guesses
+	hot     sync.Mutex // held by a commit that met many conflicts
 
 	life context.Context // ends when Close gives up waiting
 	end  context.CancelFunc

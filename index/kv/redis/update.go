@@ -33,9 +33,16 @@ func (s *Store) Update(ctx context.Context, fn func(kv.Tx) error) (kv.Pos, error
 		return kv.Pos{}, err
 	}
 	n := newSnapshot(ctx, s)
+	n.guesses = true
 	for conflicts := 0; ; {
 		t := newTx(n)
 		err := fn(t)
+		if n.unsure && n.err == nil && (err != nil || len(t.writes) == 0) {
+			// Only the truth may be told.
+			if lerr := n.load(nil); lerr != nil && lerr != errMoved {
+				return kv.Pos{}, lerr
+			}
+		}
 		switch {
 		case n.moved:
 			n.moved = false
@@ -121,7 +128,8 @@ func (s *Store) commit(ctx context.Context, t *tx) (uint64, error) {
 	records, counters := t.redo()
 	q.args = append(make([]any, 0, 10+4*len(t.reads)+5*len(t.writes)),
 		s.epoch, least, l.n, txid, l.candidates(), flags, s.cfg.LogBytes, 0, records, counters)
-	reads, err := t.append(&q, version(s.session, number))
+	ver := version(s.session, number)
+	reads, err := t.append(&q, ver)
 	if err != nil {
 		return 0, err
 	}
@@ -149,6 +157,7 @@ func (s *Store) commit(ctx context.Context, t *tx) (uint64, error) {
 			return 0, err
 		}
 		s.heard(seq)
+		s.made(t, ver)
 		return seq, nil
 	case "conflict":
 		if tries > 1 || s.server.cluster {
@@ -159,6 +168,7 @@ func (s *Store) commit(ctx context.Context, t *tx) (uint64, error) {
 		// A conflict whose answer was lost: nothing that was read holds.
 		l.decided(txid)
 		*t.snapshot = *newSnapshot(ctx, s)
+		t.snapshot.guesses = true
 		return 0, errMoved
 	}
 	return 0, s.denied(r, least)
@@ -184,6 +194,6 @@ func (s *Store) conflict(t *tx, r reply) error {
 		return err
 	}
 	s.heard(seq)
-	n.asof = seq
+	n.asof, n.fresh, n.unsure = seq, true, false
 	return errMoved
 }

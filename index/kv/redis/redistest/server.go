@@ -128,21 +128,30 @@ func (s *Server) Config(name string) (string, error) {
 	return v, err
 }
 
-// Info returns a number that INFO tells.
+// Info returns a number that INFO tells, or of a line of several ("a=1,b=2")
+// the one named as "line:a".
 func (s *Server) Info(name string) int64 {
 	s.t.Helper()
 	out, err := exec.Command("redis-cli", "-p", fmt.Sprint(s.port), "info", "everything").Output()
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	name, part, _ := strings.Cut(name, ":")
 	for line := range strings.Lines(string(out)) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
-			n, err := strconv.ParseInt(v, 10, 64)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			return n
+		v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":")
+		if !ok {
+			continue
 		}
+		for f := range strings.SplitSeq(v, ",") {
+			if pv, ok := strings.CutPrefix(f, part+"="); ok && part != "" {
+				v = pv
+			}
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return n
 	}
 	s.t.Fatalf("INFO tells no %s", name)
 	return 0

@@ -1,0 +1,246 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+
+	"tgfs"
+	"tgfs/index"
+	"tgfs/index/kv"
+	"tgfs/index/kv/redis"
+	"tgfs/index/kv/redis/redistest"
+)
+
+// What a client remembers of records is never believed: neither for a commit
+// nor for an error.
+func TestStaleGuess(t *testing.T) {
+	srv := redistest.Start(t)
+	n := name()
+	a := open(t, srv.URL(), n, redis.Config{Create: true})
+	b := open(t, srv.URL(), n, redis.Config{})
+	taken := errors.New("taken")
+	claim := func(s kv.Store, k kv.Key, v string) (runs int, err error) {
+		_, err = s.Update(bg, func(tx kv.Tx) error {
+			runs++
+			old, err := tx.Get(k)
+			if err != nil {
+				return err
+			}
+			if old != nil {
+				return taken
+			}
+			tx.Set(k, []byte(v))
+			return nil
+		})
+		return runs, err
+	}
+	for _, k := range []kv.Key{{T: 'r', P: 1}, {T: 'r', P: 1, S: "name"}} {
+		if _, err := claim(a, k, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Update(bg, func(tx kv.Tx) error { tx.Del(k); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		// a remembers that it is there: it must look before it says so.
+		if runs, err := claim(a, k, "a2"); err != nil || runs != 2 {
+			t.Errorf("%v: the claim of what is free again: %v after %d runs", k, err, runs)
+		}
+		if _, err := a.Update(bg, func(tx kv.Tx) error { tx.Del(k); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := claim(b, k, "b"); err != nil {
+			t.Fatal(err)
+		}
+		// a remembers that it is free: the commit must not succeed.
+		if runs, err := claim(a, k, "a3"); err != taken || runs != 2 {
+			t.Errorf("%v: the claim of what is taken: %v after %d runs", k, err, runs)
+		}
+		// A commit that only reads tells the truth, too.
+		if _, err := b.Update(bg, func(tx kv.Tx) error { tx.Set(k, []byte("b2")); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if _, err := a.Update(bg, func(tx kv.Tx) error { v, err := tx.Get(k); got = string(v); return err }); err != nil || got != "b2" {
+			t.Errorf("%v: a commit without writes reads %q, %v", k, got, err)
+		}
+	}
+}
+
+// A record that was written again with the same bytes has changed: what was
+// listed beside it may have.
+func TestSameBytes(t *testing.T) {
+	srv := redistest.Start(t)
+	n := name()
+	a := open(t, srv.URL(), n, redis.Config{Create: true})
+	b := open(t, srv.URL(), n, redis.Config{})
+	owner := kv.Key{T: 'i', P: 1}
+	add := func(s kv.Store, between func()) {
+		t.Helper()
+		_, err := s.Update(bg, func(tx kv.Tx) error {
+			if _, err := tx.Get(owner); err != nil {
+				return err
+			}
+			rows, err := tx.Scan('e', 1, "", 100)
+			if err != nil {
+				return err
+			}
+			tx.Set(owner, []byte("same"))
+			tx.Set(kv.Key{T: 'e', P: 1, S: fmt.Sprint(len(rows))}, nil)
+			if between != nil {
+				between()
+				between = nil
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(a, nil)
+	add(a, func() { add(b, nil) })
+	var rows []kv.KV
+	if err := a.View(bg, kv.Pos{}, func(r kv.Reader) (err error) { rows, err = r.Scan('e', 1, "", 100); return err }); err != nil || len(rows) != 3 {
+		t.Errorf("%d rows, %v, want 3: one was overwritten", len(rows), err)
+	}
+}
+
+// Four clients read, change and write one record.
+func TestClientsFight(t *testing.T) {
+	srv := redistest.Start(t)
+	n := name()
+	k := kv.Key{T: 'r', P: 1, S: "sum"}
+	stores := []kv.Store{open(t, srv.URL(), n, redis.Config{Create: true})}
+	for range 3 {
+		stores = append(stores, open(t, srv.URL(), n, redis.Config{}))
+	}
+	var wg sync.WaitGroup
+	for _, s := range stores {
+		for range 2 {
+			wg.Go(func() {
+				for range 60 {
+					_, err := s.Update(bg, func(tx kv.Tx) error {
+						v, err := tx.Get(k)
+						tx.Set(k, append(v, 'x'))
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	err := stores[0].View(bg, kv.Pos{}, func(r kv.Reader) error {
+		v, err := r.Get(k)
+		if len(v) != 480 {
+			t.Errorf("%d changes survived, want 480", len(v))
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Four hosts do all kinds of things in the same directories. Every answer is
+// one that a filesystem gives, and what is left is whole.
+func TestHosts(t *testing.T) {
+	srv := redistest.Start(t)
+	xs := []*index.Index{volume(t, open(t, srv.URL(), "v", redis.Config{Create: true}))}
+	for range 3 {
+		x, err := index.Open(bg, open(t, srv.URL(), "v", redis.Config{}), index.Config{Log: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		xs = append(xs, x)
+	}
+	dirs := []tgfs.Ino{tgfs.RootIno, mkdir(t, xs[0], "one"), mkdir(t, xs[1], "two")}
+	var wg sync.WaitGroup
+	for w, x := range xs {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 7))
+			name := func() string { return fmt.Sprint("n", r.IntN(6)) }
+			dir := func() tgfs.Ino { return dirs[r.IntN(len(dirs))] }
+			for range 200 {
+				var err error
+				d, n := dir(), name()
+				switch r.IntN(8) {
+				case 0, 1:
+					_, err = x.Create(bg, d, n, index.NewInode{Mode: fileMode})
+				case 2:
+					_, err = x.Create(bg, d, n, index.NewInode{Mode: dirMode})
+				case 3:
+					_, err = x.Unlink(bg, d, n)
+				case 4:
+					err = x.Rmdir(bg, d, n)
+				case 5:
+					_, err = x.Rename(bg, d, n, dir(), name(), index.RenameFlags(r.IntN(3)))
+				case 6:
+					var a index.Attr
+					if a, err = x.Lookup(bg, d, n); err == nil {
+						_, err = x.Link(bg, a.Ino, dir(), name())
+					}
+				case 7:
+					_, err = x.ReadDir(bg, d, "", 100)
+				}
+				var errno syscall.Errno
+				if err != nil && !errors.As(err, &errno) {
+					t.Errorf("host %d: %v", w, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	check(t, xs[0])
+	for _, x := range xs {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What a look-up has seen need not be asked again for a commit.
+func TestRoundTrips(t *testing.T) {
+	srv := redistest.Start(t)
+	x := volume(t, open(t, srv.URL(), "v", redis.Config{Create: true}))
+	defer x.Close()
+	dir := mkdir(t, x, "dir")
+	const n = 100
+	for _, c := range []struct {
+		what string
+		most int64 // trips for n times
+		do   func(name string) error
+	}{
+		{"look-up of nothing", 1, func(name string) error {
+			_, err := x.Lookup(bg, dir, name)
+			if errors.Is(err, syscall.ENOENT) {
+				err = nil
+			}
+			return err
+		}},
+		{"create", 1, func(name string) error {
+			_, err := x.Create(bg, dir, name, index.NewInode{Mode: fileMode})
+			return err
+		}},
+		{"look-up", 2, func(name string) error { _, err := x.Lookup(bg, dir, name); return err }},
+		{"rename", 1, func(name string) error { _, err := x.Rename(bg, dir, name, dir, name+"-renamed", 0); return err }},
+		{"unlink", 1, func(name string) error { _, err := x.Unlink(bg, dir, name+"-renamed"); return err }},
+	} {
+		before := srv.Info("cmdstat_evalsha:calls")
+		for i := range n {
+			if err := c.do(fmt.Sprint("file-", i)); err != nil {
+				t.Fatalf("%s: %v", c.what, err)
+			}
+		}
+		// A few more are the session's own, and a block of inode numbers.
+		if got := srv.Info("cmdstat_evalsha:calls") - before; got > c.most*n+10 || got < c.most*n {
+			t.Errorf("%d times %s: %d round trips, want %d each", n, c.what, got, c.most)
+		}
+	}
+}
