@@ -89,7 +89,7 @@ func (s *Store) calm(ctx context.Context, conflicts int) error {
 	if conflicts <= calmAfter {
 		return ctx.Err()
 	}
-	t := time.NewTimer(rand.N(time.Millisecond << min(conflicts-calmAfter, 6)))
+	t := time.NewTimer(rand.N(time.Millisecond << min(conflicts-calmAfter, 3)))
 	defer t.Stop()
 	select {
 	case <-t.C:
