@@ -69,3 +69,9 @@ require (
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	rsc.io/qr v0.2.0 // indirect
 )
+
+// What the demo and users copy in there is not ours to build.
+ignore (
+	./demo
+	./mnt
+)
