@@ -79,9 +79,9 @@ func (c Config) withDefaults() Config {
 type Cache struct {
 	src     Source
 	log     *slog.Logger
-	mem     *memory   // nil: no memory level
-	lines   lineStore // the disk level, or what stands in for it
-	shared  *shared   // nil: there is none
+	mem     *memory[tgfs.Part] // nil: no memory level
+	lines   lineStore          // the disk level, or what stands in for it
+	shared  *shared            // nil: there is none
 	absent  absent
 	slots   *limiter
 	chunks  *flights[tgfs.Part, []byte] // opening a chunk, whatever it takes
@@ -132,7 +132,7 @@ func New(cfg Config, src Source) (*Cache, error) {
 	}
 	if chunkBytes > 0 {
 		var err error
-		if c.mem, err = newMemory(chunkBytes); err != nil {
+		if c.mem, err = newMemory[tgfs.Part](chunkBytes); err != nil {
 			return nil, errors.Join(err, c.lines.close())
 		}
 	}

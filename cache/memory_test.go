@@ -13,9 +13,9 @@ import (
 
 func always() bool { return true }
 
-func memoryOf(t testing.TB, limit int64) *memory {
+func memoryOf(t testing.TB, limit int64) *memory[tgfs.Part] {
 	t.Helper()
-	m, err := newMemory(limit)
+	m, err := newMemory[tgfs.Part](limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,12 +69,12 @@ func TestMemoryHoldsWhatItCounts(t *testing.T) {
 	const limit = 16 << 20
 	for _, size := range []int{1, 200, 1025, 4 << 10, 33_000, 95_000, 1<<20 - 4096} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			before, spansBefore := heap()
+			before, spansBefore := heapNow()
 			m := memoryOf(t, limit)
-			for i := range 2 * limit / (size + 300) {
+			for i := range 2 * limit / (size + 340) {
 				m.put(at(i), make([]byte, size), always)
 			}
-			live, spans := heap()
+			live, spans := heapNow()
 			took, held := live-before, m.held()
 			if took > limit || spans-spansBefore > limit+limit/8 {
 				t.Errorf("the heap grew by %d, in spans of %d, limit %d", took, spans-spansBefore, limit)
@@ -89,8 +89,8 @@ func TestMemoryHoldsWhatItCounts(t *testing.T) {
 	}
 }
 
-// heap returns the bytes of live objects, and of the spans that they lie in.
-func heap() (live, spans int64) {
+// heapNow returns the bytes of live objects, and of the spans that they lie in.
+func heapNow() (live, spans int64) {
 	runtime.GC()
 	runtime.GC()
 	var s runtime.MemStats

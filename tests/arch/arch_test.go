@@ -46,7 +46,7 @@ var homes = map[string][]string{
 	"github.com/dgraph-io/ristretto/v2": {"tgfs/cache"},
 	"github.com/redis/go-redis/v9":      {"tgfs/cache", "tgfs/index/kv/redis"},
 	"github.com/sony/gobreaker/v2":      {"tgfs/cache"},
-	"github.com/klauspost/compress":     {"tgfs/store/pack"},
+	"github.com/klauspost/compress":     {"tgfs/store/pack", "tgfs/cache"},
 	"golang.org/x/crypto":               {"tgfs/store/pack"},
 	"go.etcd.io/bbolt":                  {"tgfs/index/kv/bolt"},
 	"github.com/tidwall/btree":          {"tgfs/index/kv/bolt", "tgfs/store"},
