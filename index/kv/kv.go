@@ -57,7 +57,8 @@ var (
 )
 
 // Reader reads one consistent state of the store. The function that is given
-// it must not keep it, and must not call the store meanwhile.
+// it must not keep it, and must not call the store meanwhile. A read may fail
+// because the state has moved on: then the function must return, and runs again.
 type Reader interface {
 	// Fetch says which records will be read next. It is a hint: an engine
 	// that is far away brings all of them in one round trip.
@@ -102,8 +103,8 @@ type Store interface {
 	// the commit survives the death of this process; Sync says when it
 	// survives a power cut. fn's error is returned as it is.
 	Update(ctx context.Context, fn func(Tx) error) (Pos, error)
-	// View runs fn on one consistent state that holds at least min. It is
-	// short: the state it pins keeps the store from reusing room.
+	// View runs fn on one consistent state that holds at least min, several
+	// times when the state moves on. It is short: the state it pins keeps the store from reusing room.
 	View(ctx context.Context, min Pos, fn func(Reader) error) error
 	// Head is the position of the newest commit.
 	Head(ctx context.Context) (Pos, error)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -242,5 +243,94 @@ func TestRoundTrips(t *testing.T) {
 		if got := srv.Info("cmdstat_evalsha:calls") - before; got > c.most*n+10 || got < c.most*n {
 			t.Errorf("%d times %s: %d round trips, want %d each", n, c.what, got, c.most)
 		}
+	}
+}
+
+// Sixteen clients that create in one directory do not get into each other's
+// way: no commit is sent twice.
+func TestNoRetryStorm(t *testing.T) {
+	srv := redistest.Start(t)
+	var xs []*index.Index
+	for i := range 16 {
+		s := open(t, srv.URL(), "v", redis.Config{Create: i == 0})
+		if i == 0 {
+			xs = append(xs, volume(t, s))
+			continue
+		}
+		x, err := index.Open(bg, s, index.Config{Log: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		xs = append(xs, x)
+	}
+	dir := mkdir(t, xs[0], "dir")
+	create := func(x *index.Index, name string) {
+		if _, err := x.Create(bg, dir, name, index.NewInode{Mode: fileMode}); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, x := range xs { // each has a block of inode numbers
+		create(x, fmt.Sprint("first-", i))
+	}
+	before := srv.Info("cmdstat_evalsha:calls")
+	var wg sync.WaitGroup
+	for w, x := range xs {
+		wg.Go(func() {
+			for i := range 50 {
+				create(x, fmt.Sprintf("file-%d-%d", w, i))
+			}
+		})
+	}
+	wg.Wait()
+	// One trip to look for the name, one to commit; sessions beat once a second.
+	if trips := srv.Info("cmdstat_evalsha:calls") - before; trips > 16*50*2+100 {
+		t.Errorf("%d round trips for 800 creates, want 1,600", trips)
+	}
+	check(t, xs[0])
+	for _, x := range xs {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The log keeps to its bound by itself; who is too far behind is told.
+func TestLogBound(t *testing.T) {
+	srv := redistest.Start(t)
+	n := name()
+	s := open(t, srv.URL(), n, redis.Config{Create: true, LogBytes: 20_000})
+	for i := range 600 {
+		if err := set(s, fmt.Sprint(i%50), strings.Repeat("x", i%100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := s.Head(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := func([]kv.Change) error { return nil }
+	if err := s.Changes(bg, kv.Pos{Epoch: h.Epoch, Seq: 1}, none); !errors.Is(err, kv.ErrGap) {
+		t.Errorf("Changes from the beginning: %v, want ErrGap", err)
+	}
+	kept, size := 0, 0
+	for from := h.Seq; ; from-- {
+		err := s.Changes(bg, kv.Pos{Epoch: h.Epoch, Seq: from}, func(cs []kv.Change) error {
+			if cs[0].Pos.Seq == from+1 {
+				kept, size = kept+1, size+len(cs[0].Redo)+64
+			}
+			return nil
+		})
+		if errors.Is(err, kv.ErrGap) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if size > 20_000 || size < 15_000 {
+		t.Errorf("the log keeps %d commits of %d bytes, want nearly 20,000", kept, size)
+	}
+	if out, err := srv.Do("XLEN", "{"+n+"}!log"); err != nil || out != fmt.Sprint(":", kept) {
+		t.Errorf("XLEN is %s, %v, want %d", out, err, kept)
 	}
 }
