@@ -220,7 +220,7 @@ func (f *File) CopyRange(ctx context.Context, off int64, from *File, fromOff, n 
 	}
 	var done int64
 	var buf []byte
-	for done < n {
+	for done < n && (done == 0 || ctx.Err() == nil) {
 		shown, bytes, err := f.share(ctx, off+done, from, fromOff+done, n-done)
 		if err == nil && shown == 0 && bytes > 0 {
 			if buf == nil {
@@ -280,18 +280,20 @@ func (f *File) share(ctx context.Context, off int64, from *File, fromOff, n int6
 		}
 		n = min(n, r.off-fromOff)
 	}
-	if fromOff+n > lay.Size {
-		// A hole that is staged: the index does not know of it yet.
-		if fromOff >= lay.Size {
-			return 0, n, nil
-		}
-		n = lay.Size - fromOff
+	if fromOff < lay.Size {
+		n = min(n, lay.Size-fromOff)
 	}
 	var long int64
 	if to.stagedLocked() {
 		long = to.sizeLocked()
 	}
-	a, err := to.s.ix.Copy(ctx, src.ino, fromOff, to.ino, off, n, long)
+	var a index.Attr
+	if fromOff < lay.Size {
+		a, err = to.s.ix.Copy(ctx, src.ino, fromOff, to.ino, off, n, long)
+	} else {
+		// A hole before staged bytes, of which the index does not know yet.
+		a, err = to.s.ix.Punch(ctx, to.ino, off, off+n, max(long, off+n))
+	}
 	if err != nil {
 		return 0, 0, err
 	}

@@ -151,6 +151,27 @@ func TestACopyOfCommittedBytesMovesNone(t *testing.T) {
 	}
 }
 
+// A hole of a gigabyte is copied at once, whether the index knows of it or not.
+func TestACopiedHoleStaysOne(t *testing.T) {
+	rem := newMemory(1)
+	rem.hold = make(chan struct{})
+	w := newWorld(t, rem, nil)
+	from, to := w.create("from"), w.create("to")
+	const at = 1 << 30
+	w.write(from, []byte("end"), at)
+	w.write(to, random(100, 1), 50)
+	for done := int64(0); done < at+3; {
+		done += w.copyRange(to, 10+done, from, done, at+3-done)
+	}
+	if got, want := w.data(to), []span{{at + 10, at + 13}}; !slices.Equal(got, want) {
+		t.Errorf("data of the copy is %v, want %v", got, want)
+	}
+	if n := w.s.Status().Staged; n > 10 {
+		t.Errorf("%d bytes are staged", n)
+	}
+	rem.set(func(m *memory) { close(m.hold); m.hold = nil })
+}
+
 // A truncation that the index refuses leaves what is staged as it was, for the
 // next mount too.
 func TestARefusedTruncationLosesNothing(t *testing.T) {
