@@ -109,6 +109,11 @@ func (x *Index) ReadDir(ctx context.Context, dir tgfs.Ino, after string, n int) 
 	var out []Dirent
 	n = min(n, pageMax)
 	err := x.view(ctx, func(r kv.Reader) error {
+		r.Fetch(inodeKey(dir)) // comes with the page
+		rows, err := r.Scan(tDentry, uint64(dir), after, n)
+		if err != nil {
+			return err
+		}
 		d, err := load(r, dir)
 		if err != nil {
 			return err
@@ -116,18 +121,18 @@ func (x *Index) ReadDir(ctx context.Context, dir tgfs.Ino, after string, n int) 
 		if !d.isDir() {
 			return syscall.ENOTDIR
 		}
-		rows, err := r.Scan(tDentry, uint64(dir), after, n)
-		if err != nil {
-			return err
-		}
 		out = make([]Dirent, len(rows))
 		entries := make([]entry, len(rows))
-		keys := make([]kv.Key, len(rows))
+		keys := make([]kv.Key, 0, len(rows))
 		for i, row := range rows {
 			if entries[i], err = decodeEntry(row.V); err != nil {
 				return opError(err, "%q", row.S)
 			}
-			keys[i] = inodeKey(entries[i].ino)
+			ino := entries[i].ino
+			keys = append(keys, inodeKey(ino))
+			if entries[i].typ == typeOf(syscall.S_IFDIR) {
+				keys = append(keys, timeKey(ino, timeM), timeKey(ino, timeC), timeKey(ino, timeN))
+			}
 		}
 		r.Fetch(keys...)
 		for i, e := range entries {

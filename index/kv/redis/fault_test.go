@@ -183,6 +183,7 @@ func (b *burst) check(t *testing.T, s kv.Store, unsure int64) {
 }
 
 func TestLostReplies(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t)
 	p := newProxy(t, srv.Addr())
 	s := open(t, p.url(), name(), redis.Config{Create: true, LogBytes: -1})
@@ -203,6 +204,7 @@ func TestLostReplies(t *testing.T) {
 // Callers that give up while answers are lost leave slots in doubt; what is
 // committed afterwards is neither refused nor doubled.
 func TestGivenUp(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t)
 	p := newProxy(t, srv.Addr())
 	n := name()
@@ -246,6 +248,7 @@ func TestGivenUp(t *testing.T) {
 // A server that stands still, and goes on, under running commits: they wait,
 // all complete, none is made twice.
 func TestPause(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t)
 	s := open(t, srv.URL(), name(), redis.Config{Create: true, LogBytes: -1, Timeout: 100 * time.Millisecond})
 	b := burst{s: s}
@@ -267,6 +270,7 @@ func TestPause(t *testing.T) {
 // append-only file that is synced always: all complete, once, and what was
 // acknowledged is there.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t, "--appendfsync", "always")
 	n := name()
 	s := open(t, srv.URL(), n, redis.Config{Create: true, LogBytes: -1})

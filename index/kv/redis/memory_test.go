@@ -146,6 +146,9 @@ func TestFull(t *testing.T) {
 	if _, err := x.Lookup(bg, tgfs.RootIno, "one more"); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("Lookup of what was refused: %v, want ENOENT", err)
 	}
+	if err := x.Sync(bg); err != nil {
+		t.Errorf("Sync beyond maxmemory: %v", err)
+	}
 	mtime := int64(12345)
 	a, err := x.Lookup(bg, tgfs.RootIno, name(0))
 	if err == nil {

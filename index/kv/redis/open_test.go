@@ -54,6 +54,7 @@ func wantInput(t *testing.T, url, name string, cfg redis.Config, words ...string
 }
 
 func TestBadURL(t *testing.T) {
+	t.Parallel()
 	for url, words := range map[string]string{
 		"":                                   "redis://",
 		"localhost:6379":                     "redis://",
@@ -176,6 +177,7 @@ func TestUnixSocket(t *testing.T) { exercise(t, "unix://"+redistest.Start(t).Soc
 func TestDatabase(t *testing.T) { exercise(t, redistest.Start(t).URL()+"/3") }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t, "--cluster-enabled", "yes")
 	do(t, srv, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
@@ -190,6 +192,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -227,6 +230,7 @@ func TestTLS(t *testing.T) {
 // new master. Either the replica had all that was acknowledged, and everything
 // completes, or the loss is found out.
 func TestSentinel(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("a failover takes seconds")
 	}

@@ -47,6 +47,7 @@ func fresh(t testing.TB, srv *redistest.Server) *redis.Store {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t)
 	kvtest.Run(t, func(t testing.TB) func() kv.Store {
 		n, made := name(), false

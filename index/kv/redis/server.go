@@ -6,7 +6,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -229,10 +228,12 @@ func (s *Store) syncOnce(ctx context.Context) error {
 		return err
 	}
 	// A server waits for what the asking connection has written: so this one
-	// writes something, which comes after all that was committed.
+	// writes something, which comes after all that was committed, and which a
+	// full server takes, too.
 	c := n.Conn()
 	defer c.Close()
-	if err := c.HSet(ctx, s.slotsKey(s.session), "s", strconv.FormatInt(time.Now().UnixMilli(), 36)).Err(); err != nil {
+	keys := []string{s.sessionsKey(), s.slotsKey(s.session)}
+	if err := c.Eval(ctx, sessionScript.text, keys, "beat", s.session).Err(); err != nil {
 		return err
 	}
 	local := 0

@@ -334,3 +334,24 @@ func TestLogBound(t *testing.T) {
 		t.Errorf("XLEN is %s, %v, want %d", out, err, kept)
 	}
 }
+
+// A page of a directory is two round trips, whatever is in it.
+func TestReadDirTrips(t *testing.T) {
+	srv := redistest.Start(t)
+	x := volume(t, open(t, srv.URL(), "v", redis.Config{Create: true}))
+	defer x.Close()
+	for i := range 60 {
+		mkdir(t, x, fmt.Sprint("dir-", i))
+		if _, err := x.Create(bg, tgfs.RootIno, fmt.Sprint("file-", i), index.NewInode{Mode: fileMode}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := srv.Info("cmdstat_evalsha:calls")
+	des, err := x.ReadDir(bg, tgfs.RootIno, "", 200)
+	if err != nil || len(des) != 120 {
+		t.Fatalf("%d entries, %v, want 120", len(des), err)
+	}
+	if trips := srv.Info("cmdstat_evalsha:calls") - before; trips > 4 {
+		t.Errorf("%d round trips, want 2", trips)
+	}
+}

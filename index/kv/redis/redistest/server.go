@@ -3,6 +3,7 @@ package redistest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,7 +23,8 @@ type Server struct {
 	dir  string
 	port int
 	args []string
-	cmd  *exec.Cmd // nil while it is stopped
+	cmd  *exec.Cmd     // nil while it is stopped
+	done chan struct{} // closed when cmd has ended
 }
 
 // Start starts a server, with an append-only file, and waits until it answers.
@@ -71,10 +73,22 @@ func (s *Server) launch() {
 		"--bind", "127.0.0.1", "--port", fmt.Sprint(s.port), "--unixsocket", s.Socket(), "--dir", s.dir,
 		"--logfile", filepath.Join(s.dir, "log"), "--daemonize", "no", "--save", "", "--appendonly", "yes",
 	}, s.args...)
-	s.cmd = exec.Command("redis-server", args...)
-	if err := s.cmd.Start(); err != nil {
+	s.start(args...)
+}
+
+// start starts the process. Its end is noticed at once: somebody else may have
+// taken the port.
+func (s *Server) start(args ...string) {
+	s.t.Helper()
+	cmd, done := exec.Command("redis-server", args...), make(chan struct{})
+	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	go func() {
+		_ = cmd.Wait() // most often it was killed, and says so
+		close(done)
+	}()
+	s.cmd, s.done = cmd, done
 }
 
 // wait waits until the server has loaded its data and answers.
@@ -84,15 +98,22 @@ func (s *Server) wait() error {
 		if err = s.ping(); err == nil {
 			return nil
 		}
-		if s.cmd.Process.Signal(syscall.Signal(0)) != nil {
-			break
+		select {
+		case <-s.done:
+			return errors.New("it has ended")
+		default:
 		}
 	}
 	return err
 }
 
+// ping asks by the socket, which is surely ours; a sentinel has none.
 func (s *Server) ping() error {
-	out, err := s.Do("PING")
+	network, addr := "unix", s.Socket()
+	if _, err := os.Stat(filepath.Join(s.dir, "conf")); err == nil {
+		network, addr = "tcp", s.Addr()
+	}
+	out, err := do(network, addr, "PING")
 	if err == nil && out != "+PONG" {
 		err = fmt.Errorf("PING: %s", out)
 	}
@@ -100,8 +121,10 @@ func (s *Server) ping() error {
 }
 
 // Do sends a command of plain words and returns the first line of the answer.
-func (s *Server) Do(words ...string) (string, error) {
-	c, err := net.DialTimeout("tcp", s.Addr(), time.Second)
+func (s *Server) Do(words ...string) (string, error) { return do("tcp", s.Addr(), words...) }
+
+func do(network, addr string, words ...string) (string, error) {
+	c, err := net.DialTimeout(network, addr, time.Second)
 	if err != nil {
 		return "", err
 	}
@@ -174,10 +197,7 @@ func Sentinel(t testing.TB, of *Server) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Kill)
-	s.cmd = exec.Command("redis-server", conf, "--sentinel")
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s.start(conf, "--sentinel")
 	if err := s.wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,8 +264,8 @@ func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
 	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // it was killed, and says so
+	_ = s.cmd.Process.Kill() // or it has ended by itself
+	<-s.done
 	s.cmd = nil
 }
 
