@@ -41,11 +41,6 @@ func open(t testing.TB, url, name string, cfg redis.Config) *redis.Store {
 	return s
 }
 
-func fresh(t testing.TB, srv *redistest.Server) *redis.Store {
-	t.Helper()
-	return open(t, srv.URL(), name(), redis.Config{Create: true, LogBytes: -1})
-}
-
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
