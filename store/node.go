@@ -114,8 +114,15 @@ func (n *node) stageLocked(ctx context.Context) error {
 		return err
 	}
 	n.mtime, n.ctime = a.Mtime, a.Ctime
-	if len(lay.Inline) > 0 {
-		return n.writeLocked(lay.Inline, 0, a.Mtime)
+	// Where extents lie over it (a range was copied there) they count.
+	at := int64(0)
+	for _, e := range append(lay.Extents, tgfs.Extent{Off: index.InlineMax}) {
+		if end := min(e.Off, int64(len(lay.Inline))); at < end {
+			if err := n.writeLocked(lay.Inline[at:end], at, a.Mtime); err != nil {
+				return err
+			}
+		}
+		at = e.End()
 	}
 	return nil
 }

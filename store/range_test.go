@@ -172,6 +172,25 @@ func TestACopiedHoleStaysOne(t *testing.T) {
 	rem.set(func(m *memory) { close(m.hold); m.hold = nil })
 }
 
+// A small file that the index holds itself shows a copied byte, and still does
+// when it is staged again.
+func TestACopyIntoASmallFileIsNotCoveredByIt(t *testing.T) {
+	w := newWorld(t, newMemory(1), nil)
+	from, to := w.create("from"), w.create("to")
+	big, want := random(10_000, 1), random(200, 2)
+	w.write(from, big, 0)
+	w.write(to, want, 0)
+	w.sync()
+	w.copyRange(to, 9, from, 5000, 3)
+	copy(want[9:], big[5000:5003])
+	w.check(to, want)
+	w.write(to, []byte("x"), 150)
+	want[150] = 'x'
+	w.check(to, want)
+	w.sync()
+	w.check(to, want)
+}
+
 // A truncation that the index refuses leaves what is staged as it was, for the
 // next mount too.
 func TestARefusedTruncationLosesNothing(t *testing.T) {
