@@ -30,16 +30,16 @@ const (
 	// shorter read of a file's head, and random ones that happen to lie together,
 	// do not.
 	enoughRun = 128 << 10
-	// growth is how much a window is of the bytes read in sequence so far. More
-	// would put read-ahead on the link of the bot that serves the first read.
+	// growth is how much a window is of the bytes read in sequence so far.
 	growth = 8
 )
 
 // note notes a read of [off, off+n) in a file of size bytes. It returns the
 // range to ask for now, empty if there is none, and whether what was asked for
-// before is of no use any more. The window grows with what was read in sequence,
-// up to limit, and dies with the first jump.
-func (r *readAhead) note(off, n, size, limit int64) (from, to int64, jump bool) {
+// before is of no use any more. The first read of a file has first bytes to itself
+// and what is ahead of it; then the window grows with what was read in sequence,
+// up to limit, and it dies with the first jump.
+func (r *readAhead) note(off, n, size, first, limit int64) (from, to int64, jump bool) {
 	s := span{off, off + n}
 	if r.far(s) {
 		jump = r.window > 0
@@ -64,6 +64,9 @@ func (r *readAhead) note(off, n, size, limit int64) (from, to int64, jump bool) 
 		return 0, 0, jump
 	}
 	r.window = min(growth*r.run, limit)
+	if len(r.recent) == 1 {
+		r.window = min(max(first-r.run, 0), limit)
+	}
 	to = min(r.next+r.window, size)
 	from = max(r.ahead, r.next)
 	// Ask in steps of a quarter of the window, not at every read.
@@ -104,7 +107,11 @@ func (r *readAhead) dense() bool {
 // readAhead notes a read and asks for what a sequential reader will want next.
 func (f *File) readAhead(off, n, size int64) {
 	f.mu.Lock()
-	from, to, jump := f.ahead.note(off, n, size, f.n.s.cfg.ReadAhead)
+	// A line for each bot, the one that is read among them (a chunk is shorter
+	// than a line): more would put read-ahead on the link of the bot that serves
+	// the first read.
+	first := int64(f.n.s.remote.Bots()-1) * tgfs.LineSize
+	from, to, jump := f.ahead.note(off, n, size, first, f.n.s.cfg.ReadAhead)
 	f.mu.Unlock()
 	if jump {
 		f.flow.Forget()

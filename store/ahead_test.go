@@ -12,7 +12,7 @@ const mib = 1 << 20
 // ask lets a reader read and returns how many bytes were asked for ahead.
 func ask(r *readAhead, size int64, reads ...span) (bytes int64) {
 	for _, s := range reads {
-		from, to, _ := r.note(s.off, s.end-s.off, size, 32*mib)
+		from, to, _ := r.note(s.off, s.end-s.off, size, 5*mib, 32*mib)
 		if from < to {
 			bytes += to - from
 		}
@@ -94,11 +94,11 @@ func TestRandomReadsAskForNothing(t *testing.T) {
 func TestReadAheadDiesWithAJump(t *testing.T) {
 	var r readAhead
 	ask(&r, 1<<30, inOrder(0, 16*mib, mib)...)
-	_, _, jump := r.note(500*mib, 4096, 1<<30, 32*mib)
+	_, _, jump := r.note(500*mib, 4096, 1<<30, 5*mib, 32*mib)
 	if !jump || r.window != 0 {
 		t.Errorf("jump %v, window %d", jump, r.window)
 	}
-	if _, _, jump := r.note(900*mib, 4096, 1<<30, 32*mib); jump {
+	if _, _, jump := r.note(900*mib, 4096, 1<<30, 5*mib, 32*mib); jump {
 		t.Error("there was nothing left to forget")
 	}
 }
