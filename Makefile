@@ -13,7 +13,7 @@ RACE        := ./cache/... ./index/... ./store/... ./fs/...
 P           := 2
 DEMO        ?=
 
-.PHONY: help build deps warm fmt fmt-check vet lint test test-only race bench demo clean
+.PHONY: help build deps warm fmt fmt-check vet lint test test-only race soak bench demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ race: ## Run the tests of the concurrent packages under the race detector
 	go build -race -p 1 github.com/gotd/td/tg
 	go test -race -short -timeout 15m ./botpool/...
 	go test -race -short -p $(P) -timeout 15m $(RACE)
+
+soak: warm ## Run the long tests: random operations, stress-ng, PostgreSQL (half an hour)
+	./scripts/deps soak
+	TGFS_SOAK=1 go test -v -run Soak -timeout 3h ./tests
 
 bench: warm ## Run the benchmarks of the issue: speed-up, close, CPU and memory per GiB
 	go test -run '^$$' -bench . -benchtime 1x -timeout 60m ./tests/...

@@ -333,22 +333,6 @@ func TestRandomOperations(t *testing.T) {
 	exercise(t, 20, steps)
 }
 
-// TestSoakRandomOperations is the long form (make soak).
-func TestSoakRandomOperations(t *testing.T) {
-	soak(t)
-	for seed := range uint64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { exercise(t, seed, 100_000) })
-	}
-}
-
-// soak skips what takes long, unless it is asked for.
-func soak(t *testing.T) {
-	t.Helper()
-	if os.Getenv("TGFS_SOAK") == "" {
-		t.Skip("takes long: make soak")
-	}
-}
-
 func exercise(t *testing.T, seed uint64, steps int) {
 	w := harness.New(t, harness.Options{Bots: 2})
 	w.Mount()
