@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"tgfs/index/kv/redis/redistest"
 	"tgfs/tests/harness"
 )
 
@@ -114,4 +115,34 @@ func TestWarmMustFit(t *testing.T) {
 		t.Errorf("%d requests", calls)
 	}
 	w.Umount()
+}
+
+// A mount with the shared level reads from it what another mount has fetched, and
+// goes on without it when it is gone.
+func TestSharedCache(t *testing.T) {
+	r := redistest.Start(t)
+	w := harness.New(t, harness.Options{Bots: 2, TOML: fmt.Sprintf("[cache]\ndisk = 0\nurl = %q\n", r.URL())})
+	w.Mount()
+	if err := harness.WriteRandom(w.Path("f"), 1, 8*mib); err != nil {
+		t.Fatal(err)
+	}
+	w.Umount()
+	for i := range 3 {
+		if i == 2 {
+			r.Kill()
+		}
+		w.Mount()
+		since := fetched(w)
+		if err := harness.CheckRandom(w.Path("f"), 1, 8*mib); err != nil {
+			t.Error(err)
+		}
+		calls, _ := since()
+		if want := i != 1; (calls > 0) != want {
+			t.Errorf("mount %d: %d requests", i, calls)
+		}
+		if st := w.Tgfs("status", w.Mnt); !strings.Contains(st, "shared cache") {
+			t.Errorf("status says nothing of the shared cache:\n%s", st)
+		}
+		w.Umount()
+	}
 }
