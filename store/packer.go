@@ -130,7 +130,8 @@ func (s *Store) target() int64 {
 	share := (s.unsealed + s.flyingLocked() + bots - 1) / bots
 	want := min(max(share, s.cfg.MinPack), s.cfg.PackSize)
 	if s.unsealed < want+want/8 {
-		want = min(s.unsealed, s.cfg.PackSize) // no runt behind it
+		// No runt behind it, of what is written this very moment neither.
+		want = min(want+want/8, s.cfg.PackSize)
 	}
 	return want
 }
