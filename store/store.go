@@ -144,7 +144,7 @@ type Store struct {
 
 // counts are sums since Open.
 type counts struct {
-	packs, packBytes, inline, files, failures atomic.Int64
+	packs, packBytes, inline, failures atomic.Int64
 }
 
 // Open locks the stage, replays what a crash left in it, and starts the packer.

@@ -289,7 +289,6 @@ func (s *Store) commitNodes(ctx context.Context, j *job, p *index.Pack, b *built
 			n.small = false
 		}
 	}
-	s.counts.files.Add(int64(len(files)))
 	return nil
 }
 
